@@ -1,0 +1,67 @@
+"""What survey and plan cost: microseconds a tensor, for states of three sizes.
+
+    python benchmarks/planning.py [--tensors 1000 10000 100000] [--json]
+
+Each state is a model of small linear layers with gradients and AdamW in mid-training. Best of several runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import torchmove as tm
+
+TENSORS_PER_LAYER = 10  # weight and bias, each with a gradient, exp_avg, exp_avg_sq and step
+
+
+def state(tensors: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    layers = [torch.nn.Linear(4, 4) for _ in range(tensors // TENSORS_PER_LAYER)]
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return model, optimizer
+
+
+def best_seconds(work: Callable[[], Any], runs: int) -> float:
+    def once() -> float:
+        begin = time.perf_counter()
+        work()
+        return time.perf_counter() - begin
+
+    return min(once() for _ in range(runs))
+
+
+def measure(tensors: int) -> dict[str, float]:
+    model, optimizer = state(tensors)
+    runs = max(3, min(50, 200_000 // tensors))
+    survey = best_seconds(lambda: tm.survey(model, optimizer), runs)
+    both = best_seconds(lambda: tm.plan(model, optimizer, to="cpu"), runs)
+    return {"tensors": tensors, "survey_us": survey / tensors * 1e6, "survey_and_plan_us": both / tensors * 1e6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tensors", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    rows = [measure(tensors) for tensors in options.tensors]
+    growth = rows[-1]["survey_and_plan_us"] / rows[0]["survey_and_plan_us"]
+    if options.json:
+        print(json.dumps({"rows": rows, "growth": growth}))
+        return
+    print(f"{'tensors':>10} {'survey':>12} {'survey + plan':>16}   us a tensor")
+    for row in rows:
+        print(f"{row['tensors']:>10} {row['survey_us']:>12.2f} {row['survey_and_plan_us']:>16.2f}")
+    print(f"a tensor costs {growth:.2f} times as much in the largest state as in the smallest")
+
+
+if __name__ == "__main__":
+    main()

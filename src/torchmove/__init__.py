@@ -1,0 +1,29 @@
+"""torchmove changes the device of a PyTorch training state: all of it or none of it, and proves it."""
+
+from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError, VerificationError
+from torchmove._move import apply, move, plan, survey, verify
+from torchmove._records import Inventory, Plan, Receipt, Verdict, attribute, item
+from torchmove._rules import register_rule
+from torchmove.readers import register_reader
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Inventory",
+    "MoveFailed",
+    "MoveRefused",
+    "Plan",
+    "Receipt",
+    "TorchmoveError",
+    "Verdict",
+    "VerificationError",
+    "apply",
+    "attribute",
+    "item",
+    "move",
+    "plan",
+    "register_reader",
+    "register_rule",
+    "survey",
+    "verify",
+]

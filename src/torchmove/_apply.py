@@ -1,0 +1,144 @@
+"""Do what the plan says: copy everything, then commit. Decides nothing.
+
+Until the commit the source is untouched, and a failure only has to let go of the copies. The commit makes every tensor
+look at its copy; each step of it is on an undo list before it is taken, and Ctrl-C waits until it is over. Whatever
+fails in between, the list is run backwards and the state is what it was.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from torch import Tensor, nn
+
+from torchmove import _devices, _paths
+from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError
+from torchmove._held import OldStorages
+from torchmove._interrupts import HeldInterrupts
+from torchmove._records import DeviceValue, Mover, Plan, Receipt, Repoint, Shell, Verdict
+from torchmove._storage import Rebinding, plain_torch, rebind_all, rebinding, window
+
+Undo = list[Callable[[], None]]
+Proof = Callable[[], Verdict | None]
+
+
+def apply(plan: Plan, mover: Mover, *, proof: Proof) -> Receipt:
+    """Move, or change nothing. `proof` is asked before the old copy is let go; what it raises rolls the move back."""
+    if plan.refusals:
+        raise MoveRefused(plan.refusals)
+    began = time.perf_counter()
+    with plain_torch():
+        old = OldStorages(plan)
+        rebindings = _copies(plan, mover)
+        verdict = _commit(plan, rebindings, proof)
+    # From here on nothing of ours holds the old storages: what is still alive is held by others.
+    del rebindings
+    return Receipt(plan, mover.name, time.perf_counter() - began, old.held(), verdict)
+
+
+def _copies(plan: Plan, mover: Mover) -> list[Rebinding]:
+    slots, copies = plan.inventory.slots, []
+    try:
+        copies = mover.copy(plan.moves, slots)
+        _wait_for(plan)
+        return [
+            rebinding(slots[index].tensor, window(base, slots[index], move.block))
+            for move, base in zip(plan.moves, copies, strict=True)
+            for index in move.block.slots
+        ]
+    except BaseException as error:
+        copies.clear()
+        _roll_back(plan, [], error, "copying")
+
+
+def _wait_for(plan: Plan) -> None:
+    """A copy that is still under way would be read too early by whoever comes first."""
+    for device in {move.target for move in plan.moves} | {move.block.device for move in plan.moves}:
+        _devices.synchronize(device)
+
+
+def _commit(plan: Plan, rebindings: list[Rebinding], proof: Proof) -> Verdict | None:
+    undo: Undo = []
+    with HeldInterrupts() as interrupts:
+        try:
+            rebind_all(rebindings, undo)
+            _rebuild_shells(plan, undo)
+            _repoint_all(plan.repoints, undo)
+            _settle(plan)
+            verdict = proof()
+            if interrupts.pending:
+                interrupts.pending = False
+                raise KeyboardInterrupt
+        except BaseException as error:
+            rebindings.clear()
+            _roll_back(plan, undo, error, "committing")
+        undo.clear()
+    return verdict
+
+
+def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoReturn:
+    for step in reversed(undo):
+        step()
+    undo.clear()
+    # The frames that failed still hold the copies; the error outlives them.
+    traceback.clear_frames(error.__traceback__)
+    for device in {move.target for move in plan.moves}:
+        _devices.give_back_cache(device)
+    if isinstance(error, Exception) and not isinstance(error, TorchmoveError):
+        raise MoveFailed(stage, f"{type(error).__name__}: {error}") from error
+    raise error
+
+
+# ---------------------------------------------------------------- the steps of the commit
+
+
+def _rebuild_shells(plan: Plan, undo: Undo) -> None:
+    """Parts have their new windows by now; the innermost shell was found last."""
+    moving = {id(plan.inventory.slots[index].tensor) for move in plan.moves for index in move.block.slots}
+    for shell in reversed(plan.inventory.shells):
+        if any(id(part) in moving for part in shell.parts):
+            moving.add(id(shell.tensor))
+            rebind_all([rebinding(shell.tensor, _rebuilt(shell), is_shell=True)], undo)
+
+
+def _rebuilt(shell: Shell) -> Tensor:
+    return shell.rebuild()
+
+
+def _repoint_all(repoints: Sequence[Repoint], undo: Undo) -> None:
+    for value, new in repoints:
+        undo.append(lambda value=value, new=new: _write(value, old=new, new=value.value))  # type: ignore[misc]
+        _write(value, old=value.value, new=new)
+
+
+def _write(value: DeviceValue, *, old: Any, new: Any) -> None:
+    holder = value.holder
+    if value.how is _paths.CELL:
+        holder.__closure__[value.what].cell_contents = new
+    elif value.how is _paths.KEY:
+        _rename_key(holder, old, new)
+    elif isinstance(holder, dict):
+        dict.__setitem__(holder, value.what, new)
+    elif isinstance(holder, list):
+        list.__setitem__(holder, value.what, new)
+    else:
+        # Past any __setattr__ of the class: a frozen dataclass remembers a device too.
+        object.__setattr__(holder, value.what, new)
+
+
+def _rename_key(holder: dict[Any, Any], old: Any, new: Any) -> None:
+    entries = [(new if key == old else key, entry) for key, entry in dict.items(holder)]
+    dict.clear(holder)
+    dict.update(holder, entries)
+
+
+def _settle(plan: Plan) -> None:
+    """Modules that do work of their own when they are moved get their chance, with nothing left to move."""
+    if not plan.moves:
+        return
+    for holder, _ in plan.inventory.holders.values():
+        if isinstance(holder, nn.Module) and type(holder)._apply is not nn.Module._apply:
+            holder._apply(lambda tensor: tensor)  # type: ignore[no-untyped-call]

@@ -1,0 +1,143 @@
+"""Devices: which one is meant, does it exist, how much is free there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# A name like this in an attribute or under a key holds a device, if what is there reads as one.
+_DEVICE_NAME = re.compile(r"(^|_)device$")
+
+
+class NoSuchDevice(Exception):
+    """The device cannot be had; says why, and what there is instead."""
+
+
+def target(to: torch.device | str | int) -> torch.device:
+    """The device that `to` means, with its index. Raises NoSuchDevice."""
+    device = _auto() if isinstance(to, str) and to == "auto" else _parse(to)
+    if device.type == "meta":
+        raise NoSuchDevice("meta tensors have no bytes, moving there would lose them all")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    count = _count(device)
+    if count == 0:
+        raise NoSuchDevice(f"this machine has no {device.type} device; it has {available()}")
+    index = _current(device) if device.index is None else device.index
+    if count is not None and index >= count:
+        raise NoSuchDevice(f"{device} does not exist; this machine has {available()}")
+    return torch.device(device.type, index)
+
+
+def available() -> str:
+    """The machine's devices, in words."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return "cpu"
+    count = torch.accelerator.device_count()
+    return f"cpu and {accelerator.type}:0" + (f" to {accelerator.type}:{count - 1}" if count > 1 else "")
+
+
+def same(one: torch.device, other: torch.device) -> bool:
+    """Equal, a missing index taken for the current one."""
+    if one == other:
+        return True
+    if one.type != other.type:
+        return False
+    return one.type == "cpu" or _index(one) == _index(other)
+
+
+def remembered(name: object, value: object) -> torch.device | None:
+    """The device that a stored value stands for: a `torch.device` anywhere, a string under a name that says device."""
+    if type(value) is torch.device:
+        return value
+    if type(value) is str and type(name) is str and _DEVICE_NAME.search(name):
+        try:
+            return torch.device(value)
+        except RuntimeError:
+            return None
+    return None
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """What can be allocated there, torch's cache included; None where the device does not say."""
+    if device.type == "cpu":
+        return _free_host_bytes()
+    module = _module(device)
+    if not hasattr(module, "mem_get_info"):
+        return None
+    free: int = module.mem_get_info(device)[0]
+    if hasattr(module, "memory_reserved"):
+        free += module.memory_reserved(device) - module.memory_allocated(device)
+    return free
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until everything given to the device is done."""
+    if device.type != "cpu" and hasattr(_module(device), "synchronize"):
+        _module(device).synchronize(device)
+
+
+def give_back_cache(device: torch.device) -> None:
+    """Memory that torch's allocator keeps for later goes back to the device."""
+    if hasattr(_module(device), "empty_cache"):
+        _module(device).empty_cache()
+
+
+def _module(device: torch.device) -> Any:
+    """What torch has for a kind of device (torch.cuda, say); None where it has nothing."""
+    try:
+        return torch.get_device_module(device)
+    except RuntimeError:
+        return None
+
+
+def _auto() -> torch.device:
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def _parse(to: torch.device | str | int) -> torch.device:
+    try:
+        return torch.device(to)
+    except (RuntimeError, TypeError) as error:
+        raise NoSuchDevice(f"{to!r} is not a device: {str(error).splitlines()[0]}") from error
+
+
+def _count(device: torch.device) -> int | None:
+    module = _module(device)
+    if module is None:
+        # A device without a Python module (lazy): it exists if a tensor of no elements can be had there.
+        return None if _answers(device) else 0
+    return int(module.device_count()) if module.is_available() else 0
+
+
+def _answers(device: torch.device) -> bool:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+def _current(device: torch.device) -> int:
+    module = _module(device)
+    # Asking an accelerator for its current device would wake it; before that, its first one is current.
+    if hasattr(module, "is_initialized") and not module.is_initialized():
+        return 0
+    return int(module.current_device()) if hasattr(module, "current_device") else 0
+
+
+def _index(device: torch.device) -> int:
+    return _current(device) if device.index is None else device.index
+
+
+def _free_host_bytes() -> int | None:
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return None
+    found = re.search(r"MemAvailable:\s+(\d+) kB", text)
+    return int(found[1]) * 1024 if found else None

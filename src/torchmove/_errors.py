@@ -1,0 +1,46 @@
+"""Everything torchmove raises.
+
+TorchmoveError
+|-- MoveRefused         the plan holds refusals; nothing was touched
+|-- MoveFailed          copying or committing failed; rolled back, nothing changed
+`-- VerificationError   the state is not what it should be; the verdict says where
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchmove._records import Refusal, Verdict
+
+
+class TorchmoveError(Exception):
+    """The root of all errors of this library."""
+
+
+class MoveRefused(TorchmoveError):
+    """The state cannot move as asked. `refusals` holds every reason, each with its remedy."""
+
+    def __init__(self, refusals: Sequence[Refusal]) -> None:
+        self.refusals = tuple(refusals)
+        reasons = "\n".join(f"  {refusal}" for refusal in self.refusals)
+        count = "1 reason" if len(self.refusals) == 1 else f"{len(self.refusals)} reasons"
+        super().__init__(f"nothing was moved, for {count}:\n{reasons}")
+
+
+class MoveFailed(TorchmoveError):
+    """The move broke off and was rolled back: the state is as it was, bit for bit."""
+
+    def __init__(self, stage: str, why: str) -> None:
+        self.stage = stage
+        super().__init__(f"the move failed while {stage} and was rolled back, nothing has changed: {why}")
+
+
+class VerificationError(TorchmoveError):
+    """The state is not what it should be. `verdict` holds the findings."""
+
+    def __init__(self, verdict: Verdict, *, rolled_back: bool = False) -> None:
+        self.verdict = verdict
+        suffix = "\nThe move was rolled back, nothing has changed." if rolled_back else ""
+        super().__init__(f"{verdict}{suffix}")

@@ -1,0 +1,74 @@
+"""Old memory that did not come free: which storages something outside the state still looks at, and who that is."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, UntypedStorage
+
+from torchmove._paths import Path
+from torchmove._records import Held, Plan
+from torchmove._storage import Watch, storage_key
+
+
+class OldStorages:
+    """The storages that a plan moves away from, watched from before the move on."""
+
+    def __init__(self, plan: Plan) -> None:
+        slots = plan.inventory.slots
+        firsts = (slots[move.block.slots[0]] for move in plan.moves if not move.block.opaque)
+        self._watched = [(first.path, first.storage_bytes, Watch(first.tensor.untyped_storage())) for first in firsts]
+
+    def held(self) -> tuple[Held, ...]:
+        alive = self._alive()
+        if alive:
+            gc.collect()  # a cycle that nobody holds is not somebody
+            alive = self._alive()
+        holders = _holders({watch.storage for _, _, watch in alive}) if alive else {}
+        return tuple(
+            Held(path, size, "; ".join(holders.get(watch.storage, ())) or "something that Python cannot see")
+            for path, size, watch in alive
+        )
+
+    def _alive(self) -> list[tuple[Path, int, Watch]]:
+        return [entry for entry in self._watched if entry[1] and entry[2].alive()]
+
+
+def _holders(storages: set[int]) -> dict[int, list[str]]:
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    for each in gc.get_objects():
+        if issubclass(type(each), (Tensor, UntypedStorage)):
+            key = storage_key(each)
+            if key in storages:
+                found[key] += [f"{_name(each)}{place}" for place in _places(each)]
+    return found
+
+
+def _name(each: Any) -> str:
+    return f"a tensor of shape {tuple(each.shape)}" if isinstance(each, Tensor) else "a storage"
+
+
+def _places(each: Any) -> Iterator[str]:
+    referrers = [holder for holder in gc.get_referrers(each) if type(holder) in (dict, list, tuple)]
+    for holder in referrers:
+        if type(holder) is dict:
+            keys = [key for key, value in holder.items() if value is each]
+            yield from (f" under {key!r} in {_owner(holder)}" for key in keys if isinstance(key, (str, int)))
+        else:
+            yield f" in a {type(holder).__name__} of {len(holder)}"
+    if not referrers:
+        yield " in a local variable or a graph"
+
+
+def _owner(holder: dict[Any, Any]) -> str:
+    """Whose `__dict__` it is, if it is one."""
+    for owner in gc.get_referrers(holder):
+        if isinstance(owner, types.ModuleType):
+            return f"module {owner.__name__}"
+        if getattr(owner, "__dict__", None) is holder:
+            return f"a {type(owner).__name__}"
+    return f"a dict of {len(holder)}"

@@ -1,0 +1,155 @@
+"""The chain in one call: survey, plan, apply, verify. The only file that knows all stages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+
+from torchmove import _apply, _devices, _plan, _survey, _verify, movers
+from torchmove._digest import digests
+from torchmove._errors import MoveRefused, VerificationError
+from torchmove._names import names_of
+from torchmove._records import Inventory, Mover, Plan, Receipt, Refusal, Verdict
+from torchmove._storage import plain_torch
+
+Device = torch.device | str | int
+Thoroughness = Literal["quick", "bytes", "off"]
+
+
+def survey(*objects: Any) -> Inventory:
+    """Where is everything? Every tensor in the objects: its path, role, device, bytes, and who shares with whom."""
+    return _survey.survey(names_of(objects, _caller()))
+
+
+def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughness = "quick") -> Plan:
+    """What would happen? Moves nothing. `verify="bytes"` takes digests now, to be compared after the move."""
+    return _planned(names_of(objects, _caller()), to, keep, verify)
+
+
+def apply(plan: Plan, *, mover: str = "auto") -> Receipt:
+    """Carry a plan out, all of it or nothing. Refused if the state is no longer the one that was planned for."""
+    now = _survey.survey(dict(zip(plan.inventory.roots, plan.inventory.objects, strict=True)))
+    if not plan.refusals and not _unchanged(plan.inventory, now):
+        raise MoveRefused([_STALE])
+    return _applied(plan, mover, "quick" if plan.digests is None else "bytes")
+
+
+def verify(*objects: Any, on: Device | None = None, after: Receipt | Plan | None = None) -> Verdict:
+    """Is it all there? `on`: is everything on that device. `after`: is everything what a move made of it."""
+    named = names_of(objects, _caller())
+    if after is not None:
+        made = after.plan if isinstance(after, Receipt) else after
+        return _verify.verify_move(_survey.survey(named), made)
+    if on is None:
+        raise TypeError("verify needs on=, the device where all should be, or after=, the receipt of a move")
+    now = _survey.survey(named)
+    would = _plan.plan(now, _target(on), keep=_keep(named, ()), free_bytes=lambda _: None)
+    return _verify.verify_place(now, would)
+
+
+def move(
+    *objects: Any,
+    to: Device,
+    keep: Sequence[Any] = (),
+    verify: Thoroughness = "quick",
+    mover: str = "auto",
+) -> Receipt:
+    """Move a training state to a device: all of it or none of it.
+
+    Modules, optimizers, schedulers, scalers, tensors, and anything that holds them. What is in `keep` (objects, or
+    path patterns such as "model.*.table") stays. Before the old copy is let go the result is verified; `verify="bytes"`
+    compares every byte too, `verify="off"` leaves it out.
+
+    Raises MoveRefused with every reason at once, MoveFailed when something broke on the way, VerificationError when the
+    result is not what was planned. In each case the state is what it was.
+    """
+    return _applied(_planned(names_of(objects, _caller()), to, keep, verify), mover, verify)
+
+
+def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
+    """Give a state new storages where it is, by the same chain as a move."""
+    inventory = _survey.survey(objects)
+    where = inventory.slots[0].device if inventory.slots else torch.device("cpu")
+    keep = _keep(objects, ())
+    made = _plan.plan(inventory, where, keep=keep, free_bytes=_devices.free_bytes, fresh=True)
+    return _applied(made, mover, "quick")
+
+
+# ---------------------------------------------------------------- joints
+
+
+def _caller() -> FrameType | None:
+    return sys._getframe(2)
+
+
+def _planned(objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: Thoroughness) -> Plan:
+    if verify not in ("quick", "bytes", "off"):
+        raise ValueError(f"verify is 'quick', 'bytes' or 'off', not {verify!r}")
+    target = _target(to)
+    inventory = _survey.survey(objects)
+    made = _plan.plan(inventory, target, keep=_keep(objects, keep), free_bytes=_devices.free_bytes)
+    if verify == "bytes" and made.ok:
+        with plain_torch():
+            made = replace(made, digests=digests(inventory.slots))
+    return made
+
+
+def _target(to: Device) -> torch.device:
+    try:
+        return _devices.target(to)
+    except _devices.NoSuchDevice as error:
+        remedy = "name a device that is there; to='auto' takes the accelerator if there is one"
+        raise MoveRefused([Refusal("R010", f"to={to!r}", str(error), remedy)]) from None
+
+
+def _keep(objects: dict[str, Any], keep: Sequence[Any]) -> _plan.Keep:
+    kept = [each for each in keep if not isinstance(each, str)]
+    ids = {id(each) for each in kept}
+    # A given object that is not kept belongs to itself, also where a kept one holds it.
+    besides = [each for each in objects.values() if id(each) not in ids]
+    known = {id(value): name for name, value in objects.items()}
+    named = {known.get(id(each), name): each for name, each in names_of(kept, None).items()}
+    return _plan.Keep(_survey.survey(named, besides=besides), [each for each in keep if isinstance(each, str)])
+
+
+def _applied(made: Plan, mover: str, verify: Thoroughness) -> Receipt:
+    def proof() -> Verdict | None:
+        if verify == "off" or not made.moves:
+            return None
+        now = _survey.survey(dict(zip(made.inventory.roots, made.inventory.objects, strict=True)))
+        verdict = _verify.verify_move(now, made)
+        if not verdict.ok:
+            raise VerificationError(verdict, rolled_back=True)
+        return verdict
+
+    return _apply.apply(made, _mover(mover), proof=proof)
+
+
+def _mover(name: str) -> Mover:
+    try:
+        return movers.choose(name)
+    except KeyError as error:
+        raise MoveRefused([Refusal("R012", f"mover={name!r}", error.args[0], "mover='auto'")]) from None
+
+
+_STALE = Refusal(
+    "R013",
+    "plan",
+    "the state has changed since the plan was made: tensors came, went, or look at other storages",
+    "plan again, right before applying",
+)
+
+
+def _unchanged(planned: Inventory, now: Inventory) -> bool:
+    return [_trace(slot) for slot in planned.slots] == [_trace(slot) for slot in now.slots]
+
+
+def _trace(slot: Any) -> tuple[Any, ...]:
+    # A part of a sparse tensor is a new object at every look.
+    which = 0 if slot.path.how == "call" else id(slot.tensor)
+    return which, slot.storage, slot.offset, slot.shape, slot.stride, slot.dtype, slot.device

@@ -1,0 +1,262 @@
+"""What would happen? Blocks become moves, or stay with a reason; every obstacle becomes a refusal. Pure: no device
+is touched and nothing is changed. What a device has free is told to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmove import _devices, _paths, _rules
+from torchmove._paths import Path
+from torchmove._records import (
+    Block,
+    DeviceValue,
+    Digest,
+    Inventory,
+    Move,
+    Note,
+    Plan,
+    Refusal,
+    Repoint,
+    Room,
+    Slot,
+    Stay,
+)
+from torchmove._storage import packed
+from torchmove.report import readable_bytes
+
+FreeBytes = Callable[[torch.device], int | None]
+
+_CPU = torch.device("cpu")
+# A graph is in the way only of a tensor that moves.
+_GRAPH_CODES = {"R032", "R033"}
+_NOT_ON_MPS = {torch.float64, torch.complex128}
+
+
+class Keep:
+    """What the user wants to stay: objects, with everything in them, and path patterns."""
+
+    def __init__(self, objects: Inventory, patterns: Sequence[str]) -> None:
+        # An optimizer that is kept keeps its state, not the parameters it works on.
+        found = [(each.tensor, each.path) for each in objects.slots]
+        found += [(each.tensor, each.path) for each in objects.shells]
+        self.tensors = {id(tensor) for tensor, path in found if "param_groups" not in path.names()}
+        self.holders = set(objects.holders)
+        self.patterns = {pattern: _paths.matcher(pattern) for pattern in patterns}
+        self.roots = dict(zip(objects.roots, objects.objects, strict=True))
+
+    def has(self, thing: Any, paths: Iterable[Path]) -> bool:
+        if id(thing) in self.tensors or id(thing) in self.holders:
+            return True
+        return bool(self.patterns) and any(fits(path) for path in paths for fits in self.patterns.values())
+
+
+def plan(
+    inventory: Inventory,
+    target: torch.device,
+    *,
+    keep: Keep,
+    free_bytes: FreeBytes,
+    fresh: bool = False,
+    digests: tuple[Digest, ...] | None = None,
+) -> Plan:
+    """Plan the move of an inventory to a target. `fresh`: onto new storages even where it is there already."""
+    places = _Places(inventory, target, keep)
+    placement = places.all()
+    moves, refusals = _moves(inventory, placement, fresh)
+    rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
+    moving = {index for move in moves for index in move.block.slots}
+    repoints, notes = _repoints(inventory, keep, moves, target)
+    refusals += _told_refusals(inventory, keep, moving)
+    refusals += _mps_refusals(inventory, placement, moving)
+    refusals += _room_refusals(rooms)
+    refusals += _keep_refusals(inventory, keep)
+    return Plan(
+        inventory=inventory,
+        target=target,
+        moves=tuple(moves),
+        stays=tuple(_stays(inventory.slots, places)),
+        repoints=tuple(repoints),
+        refusals=tuple(refusals),
+        notes=(*notes, *_told_notes(inventory, keep)),
+        rooms=rooms,
+        placement=placement,
+        digests=digests,
+    )
+
+
+class _Places:
+    """Where each slot goes, and why it does not go to the target."""
+
+    def __init__(self, inventory: Inventory, target: torch.device, keep: Keep) -> None:
+        self.inventory, self.target, self.keep = inventory, target, keep
+        self.why: dict[int, str] = {}
+        self.known: dict[int, torch.device] = {}
+
+    def all(self) -> tuple[torch.device, ...]:
+        keeps = bool(self.keep.tensors or self.keep.patterns)
+        return tuple(
+            self.target if slot.owner is None and not keeps and slot.dtype is not torch.uint8 else self.of(index, slot)
+            for index, slot in enumerate(self.inventory.slots)
+        )
+
+    def of(self, index: int, slot: Slot) -> torch.device:
+        known = self.known.get(index)
+        if known is None:
+            known = self.known[index] = self.decide(index, slot)
+        return known
+
+    def decide(self, index: int, slot: Slot) -> torch.device:
+        owner = slot.owner
+        if self.keep.has(slot.tensor, self.paths(slot)):
+            return self.stay(index, slot.device, "kept, as asked")
+        if owner is not None:
+            if not slot.shape and _rules.on_cpu(owner):
+                return self.stay(index, _CPU, f"{owner.optimizer.__name__} keeps its {owner.key} on the CPU")
+            beside = self.place_of(owner.parameter, index)
+            if beside != self.target:
+                return self.stay(index, beside, "stays beside its parameter")
+        elif _rules.is_rng_state(slot):
+            return self.stay(index, slot.device, "the state of a random number generator")
+        return self.target
+
+    def place_of(self, parameter: Tensor | None, asking: int) -> torch.device:
+        home = self.inventory.number.get(id(parameter), asking)
+        return self.target if home == asking else self.of(home, self.inventory.slots[home])
+
+    def stay(self, index: int, device: torch.device, why: str) -> torch.device:
+        if device != self.target:
+            self.why[index] = why
+        return device
+
+    def paths(self, slot: Slot) -> Iterator[Path]:
+        yield slot.path
+        yield from self.inventory.other_paths.get(id(slot.tensor), ())
+
+
+def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool) -> tuple[list[Move], list[Refusal]]:
+    moves, refusals = [], []
+    for block in inventory.blocks:
+        place = placement[block.slots[0]]
+        if len(block.slots) > 1 and any(placement[index] != place for index in block.slots):
+            refusals.append(_torn(inventory.slots, block, placement))
+        elif place != block.device or fresh:
+            moves.append(Move(block, place))
+    return moves, refusals
+
+
+def _torn(slots: Sequence[Slot], block: Block, placement: Sequence[torch.device]) -> Refusal:
+    first = block.slots[0]
+    other = next(index for index in block.slots if placement[index] != placement[first])
+    return Refusal(
+        "R041",
+        str(slots[first].path),
+        f"shares memory with {slots[other].path}, but one goes to {placement[first]}, the other to {placement[other]}",
+        "keep both or neither, or clone one of them first",
+    )
+
+
+def _stays(slots: Sequence[Slot], places: _Places) -> Iterator[Stay]:
+    for index, why in sorted(places.why.items()):
+        yield Stay(slots[index].path, slots[index].nbytes, why)
+
+
+def _rooms(moves: Sequence[Move], slots: Sequence[Slot], free_bytes: FreeBytes) -> Iterator[Room]:
+    needs: defaultdict[torch.device, int] = defaultdict(int)
+    for block, target in moves:
+        if block.opaque:
+            needs[target] += slots[block.slots[0]].nbytes
+        elif len(block.spans) == 1:
+            needs[target] += block.spans[0][1] - block.spans[0][0]
+        else:
+            needs[target] += packed(block.spans)[1]
+    for device, size in needs.items():
+        yield Room(device, size, free_bytes(device))
+
+
+def _room_refusals(rooms: Sequence[Room]) -> Iterator[Refusal]:
+    for room in rooms:
+        if room.has_bytes is not None and room.has_bytes < room.needs_bytes:
+            missing = room.needs_bytes - room.has_bytes
+            yield Refusal(
+                "R042",
+                str(room.device),
+                f"not enough memory: needs {readable_bytes(room.needs_bytes)}, has {readable_bytes(room.has_bytes)}",
+                f"free {readable_bytes(missing)} there, or keep= that much of the state where it is",
+            )
+
+
+def _mps_refusals(inventory: Inventory, placement: Sequence[torch.device], moving: set[int]) -> Iterator[Refusal]:
+    for index in sorted(moving):
+        slot = inventory.slots[index]
+        if placement[index].type == "mps" and slot.dtype in _NOT_ON_MPS:
+            yield Refusal("R040", str(slot.path), f"mps has no {slot.dtype}", "convert it first: .float()")
+
+
+def _told_refusals(inventory: Inventory, keep: Keep, moving: set[int]) -> Iterator[Refusal]:
+    for path, about, fact in inventory.told:
+        if fact.code[0] != "R" or keep.has(about, (path,)):
+            continue
+        if fact.code in _GRAPH_CODES and inventory.number[id(about)] not in moving:
+            continue
+        yield Refusal(fact.code, str(path), fact.why, fact.remedy)
+
+
+def _told_notes(inventory: Inventory, keep: Keep) -> Iterator[Note]:
+    said: set[tuple[str, str]] = set()
+    for path, about, fact in inventory.told:
+        if fact.code[0] == "N" and (fact.code, fact.why) not in said and not keep.has(about, (path,)):
+            said.add((fact.code, fact.why))
+            yield Note(fact.code, str(path), fact.why)
+
+
+def _keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
+    """What is to be kept must be there: a pattern with a slip in it would move what it was meant to hold."""
+    remedy = "print(tm.survey(...)) shows the paths"
+    here = [slot.path for slot in inventory.slots] + [path for _, path in inventory.also]
+    here += [path for _, path in inventory.holders.values()] if keep.patterns else []
+    for pattern, fits in keep.patterns.items():
+        if not any(fits(path) for path in here):
+            yield Refusal("R011", f"keep={pattern!r}", "no path matches it", remedy)
+    known = {id(slot.tensor) for slot in inventory.slots} | {id(shell.tensor) for shell in inventory.shells}
+    for name, value in keep.roots.items():
+        if id(value) not in known and id(value) not in inventory.holders and not _shares_any(inventory, value):
+            yield Refusal("R011", f"keep={name}", "this object is not part of the state", remedy)
+
+
+def _shares_any(inventory: Inventory, value: Any) -> bool:
+    """A list made for the occasion (`keep=[list(encoder.parameters())]`) is no part of the state; what is in it is."""
+    inside = value if isinstance(value, (list, tuple, set)) else ()
+    return any(id(each) in inventory.number or id(each) in inventory.holders for each in inside)
+
+
+def _repoints(
+    inventory: Inventory, keep: Keep, moves: Sequence[Move], target: torch.device
+) -> tuple[list[Repoint], list[Note]]:
+    homes = {move.block.device for move in moves if move.target == target and move.block.device != target}
+    repoints, notes = [], []
+    for value in inventory.device_values:
+        device = _devices.remembered(value.what, value.value) or torch.device(value.value)
+        if keep.has(value.holder, (value.path,)) or not any(_devices.same(device, home) for home in homes):
+            continue
+        if value.how in _SETTABLE and type(value.holder) not in (tuple, set, frozenset):
+            repoints.append(Repoint(value, _like(value, target)))
+        else:
+            why = f"remembers {value.value!s} in a place that cannot be changed"
+            notes.append(Note("N040", str(value.path), why))
+    return repoints, notes
+
+
+_SETTABLE = {_paths.ATTRIBUTE, _paths.ITEM, _paths.KEY, _paths.CELL}
+
+
+def _like(value: DeviceValue, target: torch.device) -> torch.device | str:
+    """A device stays a device, and a name stays a name: without an index, if it had none and none is needed."""
+    if isinstance(value.value, torch.device):
+        return target
+    bare = torch.device(target.type)
+    return str(target) if ":" in value.value or not _devices.same(bare, target) else target.type

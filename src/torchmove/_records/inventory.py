@@ -1,0 +1,175 @@
+"""The Inventory: where is everything?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmove._paths import Path
+from torchmove._records.reading import Fact, Owner, Role
+from torchmove.report import Reported, Sheet, readable_bytes, table
+
+
+class Slot(NamedTuple):
+    """A tensor: a window on a storage. `storage` tells storages apart; a tensor that shows none has one of its own."""
+
+    tensor: Tensor
+    path: Path
+    role: Role
+    owner: Owner | None
+    requires_grad: bool
+    device: torch.device
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    nbytes: int
+    storage: int
+    storage_bytes: int
+
+
+class Block(NamedTuple):
+    """A storage: the slots that look at it, and the spans of its bytes that they reach. None: it shows no storage."""
+
+    slots: tuple[int, ...]
+    device: torch.device
+    storage_bytes: int
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def opaque(self) -> bool:
+        return self.storage_bytes < 0
+
+    @property
+    def nbytes(self) -> int:
+        """What travels when it moves."""
+        return sum(stop - start for start, stop in self.spans)
+
+
+class Shell(NamedTuple):
+    """A tensor made of tensors (sparse, nested, a wrapper subclass): `rebuild` makes it anew from its parts."""
+
+    tensor: Tensor
+    path: Path
+    role: Role
+    owner: Owner | None
+    parts: tuple[Tensor, ...]
+    rebuild: Callable[[], Tensor]
+
+
+class DeviceValue(NamedTuple):
+    """A device that a holder remembers: a `torch.device`, or its name in an attribute called `device`."""
+
+    holder: Any
+    how: str
+    what: Any
+    value: torch.device | str
+    path: Path
+
+
+class Told(NamedTuple):
+    """A reader's fact, and the holder or tensor that it speaks of."""
+
+    path: Path
+    about: Any
+    fact: Fact
+
+
+@dataclass(frozen=True, eq=False)
+class Inventory(Reported):
+    """Every tensor of a state: its path, role, device, bytes, and who shares with whom."""
+
+    objects: tuple[Any, ...] = field(repr=False)
+    roots: tuple[str, ...]
+    slots: tuple[Slot, ...]
+    blocks: tuple[Block, ...]
+    shells: tuple[Shell, ...]
+    device_values: tuple[DeviceValue, ...]
+    told: tuple[Told, ...]
+    also: tuple[tuple[int, Path], ...]
+    holders: Mapping[int, tuple[Any, Path]] = field(repr=False)
+
+    @cached_property
+    def number(self) -> Mapping[int, int]:
+        """The index of the slot of a tensor, by the tensor's id."""
+        return {id(slot.tensor): index for index, slot in enumerate(self.slots)}
+
+    @cached_property
+    def other_paths(self) -> Mapping[int, tuple[Path, ...]]:
+        """The further paths by which a tensor is reached, by its id."""
+        paths: defaultdict[int, tuple[Path, ...]] = defaultdict(tuple)
+        for tensor, path in self.also:
+            paths[tensor] += (path,)
+        return paths
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes if not block.opaque else self.slots[block.slots[0]].nbytes for block in self.blocks)
+
+    def devices(self) -> dict[torch.device, int]:
+        """Bytes on each device."""
+        totals: defaultdict[torch.device, int] = defaultdict(int)
+        for block in self.blocks:
+            totals[block.device] += self.slots[block.slots[0]].nbytes if block.opaque else block.nbytes
+        return dict(totals)
+
+    def sheet(self) -> Sheet:
+        places = ", ".join(f"{readable_bytes(size)} on {device}" for device, size in self.devices().items())
+        count = f"{len(self.slots)} tensors in {len(self.blocks)} storages"
+        rows = (self._row(slot) for slot in self.slots)
+        columns = ("path", "role", "device", "dtype", "shape", "bytes", "shares with")
+        return Sheet(
+            f"{', '.join(self.roots)}: {count}" + (f", {places}" if places else ""),
+            tuple(f"{told.fact.code}  {told.path}: {told.fact.why}" for told in self.told),
+            (table("tensors", columns, rows, total=len(self.slots)),),
+        )
+
+    def _row(self, slot: Slot) -> tuple[object, ...]:
+        # That an optimizer has the parameter too goes without saying.
+        also = (path for path in self.other_paths.get(id(slot.tensor), ()) if "param_groups" not in path.names())
+        shares = [str(other) for other in self.sharing(slot)] + [f"is {path}" for path in also]
+        shown = ", ".join(shares[:2]) + (f" (+{len(shares) - 2})" if len(shares) > 2 else "")
+        dtype = str(slot.dtype).removeprefix("torch.")
+        return slot.path, slot.role, slot.device, dtype, tuple(slot.shape), slot.nbytes, shown
+
+    def sharing(self, slot: Slot) -> Iterator[Path]:
+        """The paths of the other tensors that look at the slot's storage."""
+        block = self._block_of[self.number[id(slot.tensor)]]
+        return (self.slots[index].path for index in block.slots if self.slots[index] is not slot)
+
+    @cached_property
+    def _block_of(self) -> Mapping[int, Block]:
+        return {index: block for block in self.blocks for index in block.slots}
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "roots": list(self.roots),
+            "tensors": [self._slot_facts(slot) for slot in self.slots],
+            "storages": [
+                {"device": str(block.device), "bytes": block.nbytes, "tensors": list(block.slots)}
+                for block in self.blocks
+            ],
+            "devices": {str(device): size for device, size in self.devices().items()},
+            "device_values": [{"path": str(v.path), "value": str(v.value)} for v in self.device_values],
+            "facts": [{"path": str(told.path), **told.fact._asdict()} for told in self.told],
+        }
+
+    def _slot_facts(self, slot: Slot) -> dict[str, Any]:
+        return {
+            "path": str(slot.path),
+            "also": [str(path) for path in self.other_paths.get(id(slot.tensor), ())],
+            "role": slot.role,
+            "device": str(slot.device),
+            "dtype": str(slot.dtype),
+            "shape": list(slot.shape),
+            "stride": list(slot.stride),
+            "offset": slot.offset,
+            "bytes": slot.nbytes,
+            "requires_grad": slot.requires_grad,
+        }

@@ -1,0 +1,77 @@
+"""What goes where: a state's tensors go to the target, except those that belong elsewhere.
+
+An optimizer's scalars go where the optimizer itself would have put them. That is not always beside the parameter:
+Adam's `step` lives on the CPU, unless the update runs on the device as a whole (`capturable`, `fused`), and with all of
+them on the device every step waits for it once per parameter. The table says so, one row for each entry that does not
+simply follow its parameter; users add rows with `register_rule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import optim
+
+from torchmove._records import Owner, Slot
+
+Place = Literal["cpu", "parameter"]
+Group = Mapping[str, Any]
+Rule = Callable[[Group], Place]
+
+# The states of torch's own generators: Mersenne twister on the CPU, Philox on accelerators.
+_RNG_STATE_BYTES = 5056
+
+
+def _on_cpu_unless(*flags: str) -> Rule:
+    def place(group: Group) -> Place:
+        return "parameter" if any(group.get(flag) for flag in flags) else "cpu"
+
+    return place
+
+
+def _with_parameter(_: Group) -> Place:
+    return "parameter"
+
+
+# The first base of an optimizer's class that has a row decides. `*` stands for the group's own values: lr, betas.
+_TABLE: dict[tuple[type, str], Rule] = {
+    (optim.Optimizer, "step"): _on_cpu_unless("capturable", "fused"),
+    (optim.Optimizer, "*"): _on_cpu_unless("capturable", "fused"),
+    (optim.NAdam, "mu_product"): _on_cpu_unless("capturable"),
+    (optim.ASGD, "step"): _with_parameter,
+    (optim.ASGD, "eta"): _with_parameter,
+    (optim.ASGD, "mu"): _with_parameter,
+}
+
+
+def register_rule(optimizer: type, key: str, place: Place | Rule) -> None:
+    """Say where an optimizer keeps a scalar of its state: "cpu", "parameter", or a function of the group.
+
+    >>> import torch, torchmove as tm
+    >>> class Clocked(torch.optim.SGD):
+    ...     pass                                      # keeps state["ticks"], a counter, on the CPU
+    >>> tm.register_rule(Clocked, "ticks", "cpu")
+    >>> tm.register_rule(Clocked, "scale", lambda group: "parameter" if group["fused"] else "cpu")
+    """
+    if not callable(place) and place not in ("cpu", "parameter"):
+        raise ValueError(f"a scalar is kept on the 'cpu' or beside its 'parameter', not {place!r}")
+    _TABLE[optimizer, key] = place if callable(place) else lambda _: place
+
+
+def on_cpu(owner: Owner) -> bool:
+    """Does the optimizer keep this scalar on the CPU?"""
+    key = "*" if owner.parameter is None else owner.key
+    for base in owner.optimizer.__mro__:
+        rule = _TABLE.get((base, key))
+        if rule is not None:
+            return rule(owner.group) == "cpu"
+    return False
+
+
+def is_rng_state(slot: Slot) -> bool:
+    """The state of a random number generator: bytes that torch takes back from the CPU only."""
+    if slot.dtype is not torch.uint8 or len(slot.shape) != 1:
+        return False
+    return slot.nbytes == _RNG_STATE_BYTES or any("rng" in name.lower() for name in slot.path.names())

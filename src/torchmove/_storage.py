@@ -1,0 +1,253 @@
+"""Storages and windows on them: reading, cutting, rebinding. The only file that touches torch's private names.
+
+A tensor is a window on a storage: shape, stride, offset, dtype, and whether it is read conjugated or negated. A window
+can be cut on the copy of a storage, and a tensor made to look through it while it stays the same object. There are two
+ways to do that, and torch says which one a pair of devices allows:
+
+- `tensor.data = window` (cpu, cuda, xpu, mps; also between two devices of one kind). Hooks, version and the gradient
+  stay with the tensor.
+- swapping the implementation under the Python object (everywhere else, and for tensors made of tensors). Hooks and
+  version are handed over; the gradient is set again once both it and its tensor are swapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from torchmove._records import Block, Slot
+
+# Copies keep every reachable byte at the same place within a line of this many bytes, so that kernels that look at the
+# alignment of their input take the same path as before.
+LINE_BYTES = 64
+# Unreached bytes are left out where there are at least this many: less is not worth a copy of its own.
+GAP_BYTES = 4096
+
+_WITH_STORAGE = {"cpu", "cuda", "xpu", "mps", "meta"}
+_NAMED_TENSORS = hasattr(Tensor, "has_names")  # torch 2.13 has given them up
+
+
+# What a slot records of its tensor: requires_grad, device, dtype, shape, stride, offset, bytes, storage, and the bytes
+# of the storage. Read in columns, by C code mapped over the tensors: in a loop it would cost as much again.
+Look = tuple[bool, torch.device, torch.dtype, torch.Size, tuple[int, ...], int, int, int, int]
+
+
+def look_all(tensors: Sequence[Tensor]) -> Iterable[Look]:
+    """Read strided tensors. On a device without storages (XLA's kind) a tensor travels whole."""
+    devices = list(map(attrgetter("device"), tensors))
+    if not all(map(has_storage, {device.type for device in devices})):
+        return [_look_at_one(tensor) for tensor in tensors]
+    storages = list(map(Tensor.untyped_storage, tensors))
+    return zip(
+        map(attrgetter("requires_grad"), tensors),
+        devices,
+        map(attrgetter("dtype"), tensors),
+        map(attrgetter("shape"), tensors),
+        map(Tensor.stride, tensors),
+        map(Tensor.storage_offset, tensors),
+        map(attrgetter("nbytes"), tensors),
+        map(attrgetter("_cdata"), storages),
+        map(UntypedStorage.nbytes, storages),
+        strict=True,
+    )
+
+
+def _look_at_one(tensor: Tensor) -> Look:
+    return next(iter(look_all([tensor]))) if has_storage(tensor.device.type) else look_at_whole(tensor)
+
+
+def look_at_whole(tensor: Tensor) -> Look:
+    """Read a tensor that travels whole: it gets a storage of its own, of -1 bytes."""
+    nbytes = tensor.numel() * tensor.dtype.itemsize
+    shape = torch.Size((tensor.numel(),)) if tensor.is_nested else tensor.shape
+    return tensor.requires_grad, tensor.device, tensor.dtype, shape, (), 0, nbytes, -id(tensor), -1
+
+
+@cache
+def has_storage(device_type: str) -> bool:
+    """Do tensors on this kind of device look at storages? Asks the device once, unless it is one of torch's own."""
+    if device_type in _WITH_STORAGE:
+        return True
+    try:
+        return torch.empty(1, device=device_type).untyped_storage().data_ptr() != 0
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+def storage_key(holder: Tensor | UntypedStorage) -> int | None:
+    """What tells the storage of a tensor apart from all others; None where it shows none."""
+    try:
+        storage = holder.untyped_storage() if isinstance(holder, Tensor) else holder
+        return int(storage._cdata)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+# ---------------------------------------------------------------- what of a storage is reached
+
+
+def reached(slots: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
+    """The spans of a storage's bytes that the slots reach, each from the start of a line, with gaps between."""
+    spans: list[tuple[int, int]] = []
+    for first, stop in sorted(_extent(slot) for slot in slots if slot.nbytes):
+        start = first - first % LINE_BYTES
+        if spans and start < spans[-1][1] + GAP_BYTES:
+            spans[-1] = (spans[-1][0], max(stop, spans[-1][1]))
+        else:
+            spans.append((start, stop))
+    return tuple(spans)
+
+
+def _extent(slot: Slot) -> tuple[int, int]:
+    size = slot.dtype.itemsize
+    reach = sum((length - 1) * step for length, step in zip(slot.shape, slot.stride, strict=True))
+    return slot.offset * size, (slot.offset + reach + 1) * size
+
+
+def packed(spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int, int]], int]:
+    """Where each span begins in a copy that leaves out what is not reached, and how many bytes that copy has."""
+    places, end = [], 0
+    for start, stop in spans:
+        begin = -(-end // LINE_BYTES) * LINE_BYTES
+        places.append((start, stop, begin))
+        end = begin + stop - start
+    return places, end
+
+
+def bytes_of(tensor: Tensor, start: int, stop: int) -> Tensor:
+    """Some bytes of the storage that a tensor looks at, as a tensor of bytes."""
+    window = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return window.set_(tensor.untyped_storage(), start, (stop - start,), (1,))
+
+
+# ---------------------------------------------------------------- windows
+
+
+def window(base: Tensor, slot: Slot, block: Block) -> Tensor:
+    """The slot's window, cut on `base`, the copy of its block."""
+    if slot.tensor.is_inference():
+        with torch.inference_mode():
+            return _dressed(_cut(base, slot, block), slot.tensor)
+    return _dressed(_cut(base, slot, block), slot.tensor)
+
+
+def _dressed(cut: Tensor, like: Any) -> Tensor:
+    if like.is_conj():
+        cut = cut.conj()
+    if like.is_neg():
+        cut = torch._neg_view(cut)
+    if _NAMED_TENSORS and like.has_names():
+        cut.names = like.names  # type: ignore[attr-defined]
+    return cut
+
+
+def _cut(base: Tensor, slot: Slot, block: Block) -> Tensor:
+    if block.opaque:
+        return base
+    first = slot.offset * slot.dtype.itemsize
+    begin = next((at - start for start, stop, at in packed(block.spans)[0] if start <= first < stop), -first)
+    if not has_storage(base.device.type):
+        # A device without storages: its base is a flat tensor of the one dtype that all windows have.
+        return base.as_strided(slot.shape, slot.stride, (first + begin) // slot.dtype.itemsize)
+    empty = torch.empty(0, dtype=slot.dtype, device=base.device)
+    return empty.set_(base.untyped_storage(), (first + begin) // slot.dtype.itemsize, slot.shape, slot.stride)
+
+
+# ---------------------------------------------------------------- rebinding: the same object, another window
+
+
+class Rebinding(NamedTuple):
+    """A tensor, the window it shall look through, and the way there."""
+
+    tensor: Tensor
+    window: Tensor
+    by_swap: bool
+
+
+def rebinding(tensor: Tensor, window: Tensor, *, is_shell: bool = False) -> Rebinding:
+    # A compressed sparse tensor takes `.data =` without a word and keeps its old values: shells are swapped always.
+    by_swap = is_shell or not torch._has_compatible_shallow_copy_type(tensor, window)
+    return Rebinding(tensor, window, by_swap)
+
+
+def rebind_all(rebindings: Sequence[Rebinding], undo: list[Callable[[], None]]) -> None:
+    """Make every tensor look through its new window. Each step is on the undo list before it is taken."""
+    swapped = [each for each in rebindings if each.by_swap]
+    # Autograd holds the implementation of a gradient, not its object: read all of them before the first swap.
+    gradients = [(each.tensor, each.tensor.grad) for each in swapped if each.tensor.is_leaf]
+    for each in rebindings:
+        if not each.by_swap:
+            _rebind_data(each, undo)
+    for each in swapped:
+        _rebind_by_swap(each, undo)
+    for tensor, gradient in gradients:
+        if gradient is not None:
+            tensor.grad = gradient
+
+
+def _rebind_data(each: Rebinding, undo: list[Callable[[], None]]) -> None:
+    tensor, before = each.tensor, _data(each.tensor)
+    undo.append(lambda: _set_data(tensor, before))
+    _set_data(tensor, each.window)
+
+
+def _data(tensor: Tensor) -> Tensor:
+    if tensor.is_inference():
+        with torch.inference_mode():
+            return tensor.data
+    return tensor.data
+
+
+def _set_data(tensor: Tensor, window: Tensor) -> None:
+    # `.data =` takes over whether the window is an inference tensor, so the two must agree.
+    if window.is_inference():
+        with torch.inference_mode():
+            tensor.data = window
+    else:
+        tensor.data = window
+
+
+def _rebind_by_swap(each: Rebinding, undo: list[Callable[[], None]]) -> None:
+    tensor, other = each.tensor, each.window
+    if tensor.is_leaf:
+        other.requires_grad_(tensor.requires_grad)
+    if not tensor.is_inference():
+        torch._C._autograd._unsafe_set_version_counter((other,), (tensor._version,))
+    hooks, late_hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    undo.append(lambda: torch._C._swap_tensor_impl(tensor, other))
+    torch._C._swap_tensor_impl(tensor, other)
+    # The dicts of hooks stay with the object; the new implementation has to be told of them.
+    if hooks is not None:
+        tensor._backward_hooks = hooks
+    if late_hooks is not None:
+        tensor._post_accumulate_grad_hooks = late_hooks
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """No autograd, no inference mode, no tensor subclass in between, whatever the caller has switched on."""
+    with torch.inference_mode(mode=False), torch.no_grad(), torch._C.DisableTorchFunction():
+        yield
+
+
+# ---------------------------------------------------------------- storages, watched
+
+
+class Watch:
+    """Tells whether a storage is still alive, without keeping it so."""
+
+    def __init__(self, storage: UntypedStorage) -> None:
+        self.storage = storage._cdata
+        self._weak = storage._weak_ref()
+
+    def alive(self) -> bool:
+        return not UntypedStorage._expired(self._weak)
+
+    def __del__(self) -> None:
+        UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]

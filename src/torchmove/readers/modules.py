@@ -1,0 +1,81 @@
+"""Modules: parameters, buffers, children, and everything else that hangs on them: attributes, hooks, caches."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn.utils import prune
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from torchmove._paths import ATTRIBUTE, ITEM
+from torchmove._records import Child, Fact, Reader, Role
+from torchmove._stored import ATOMS
+
+_REGISTERED: tuple[tuple[str, Role | None], ...] = (
+    ("_parameters", "parameter"),
+    ("_buffers", "buffer"),
+    ("_modules", None),
+)
+_REGISTERED_NAMES = {name for name, _ in _REGISTERED}
+_PLAIN_CONTAINERS = {dict, OrderedDict, list, set, tuple}  # most modules have a dozen of them, for hooks, all empty
+# Their children are reached by index or key; those of all others by name.
+_INDEXED = (nn.Sequential, nn.ModuleList, nn.ParameterList)
+_KEYED = (nn.ModuleDict, nn.ParameterDict)
+
+
+def read(module: nn.Module) -> Iterator[Child | Fact]:
+    stored = object.__getattribute__(module, "__dict__")
+    kind = type(module)
+    if "_hf_hook" in stored:
+        yield _PLACED_BY_ACCELERATE
+    if issubclass(kind, fx.GraphModule):
+        yield from _baked_devices(module)
+    how = ITEM if issubclass(kind, _KEYED) else ATTRIBUTE
+    for where, role in _REGISTERED:
+        for name, value in stored.get(where, {}).items():
+            if value is not None:
+                indexed = name.isdigit() and issubclass(kind, _INDEXED)
+                yield Child(ITEM, int(name), value, role) if indexed else Child(how, name, value, role)
+    computed = _computed_names(stored) if stored.get("_forward_pre_hooks") else ()
+    for name, value in stored.items():
+        kind = type(value)
+        if kind in ATOMS or name in _REGISTERED_NAMES or (kind in _PLAIN_CONTAINERS and not value):
+            continue
+        if kind in _PLAIN_CONTAINERS and _holds_module(value):
+            yield Fact("N020", f"modules in the plain {kind.__name__} .{name}: no optimizer sees their parameters")
+        yield Child(ATTRIBUTE, name, value, "computed" if name in computed else None)
+
+
+def _computed_names(stored: dict[str, Any]) -> set[str]:
+    """The attributes that a hook computes anew before each forward: their graph is no one's to run."""
+    hooks = stored["_forward_pre_hooks"].values()
+    names = {hook.name for hook in hooks if type(hook) in (WeightNorm, SpectralNorm)}
+    return names | {hook._tensor_name for hook in hooks if issubclass(type(hook), prune.BasePruningMethod)}
+
+
+def _baked_devices(module: Any) -> Iterator[Fact]:
+    for node in module.graph.nodes:
+        if any(type(value) is torch.device for value in (*node.args, *node.kwargs.values())):
+            yield Fact(
+                "R023",
+                f"a graph with a device baked in: {node.format_node()}",
+                "trace or export the module again on the target",
+            )
+
+
+def _holds_module(values: Any) -> bool:
+    return any(issubclass(type(value), nn.Module) for value in (values.values() if type(values) is dict else values))
+
+
+_PLACED_BY_ACCELERATE = Fact(
+    "R024",
+    "accelerate placed this module: its hooks move weights on every call",
+    "remove_hook_from_submodules(model), or load it without device_map",
+)
+
+TABLE: dict[type | str, Reader] = {nn.Module: read}

@@ -1,0 +1,59 @@
+"""What is not part of a state: not entered, and said so where a tensor may be expected there."""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from torchmove._records import Child, Fact, Reader
+
+
+def silent(_: Any) -> tuple[Child, ...]:
+    return ()
+
+
+def read_data(holder: Any) -> Iterator[Fact]:
+    yield Fact("N031", f"{type(holder).__name__} is data, not state: it is not entered, its tensors stay")
+
+
+def read_generator(holder: torch.Generator) -> Iterator[Fact]:
+    yield Fact("N032", f"a torch.Generator cannot move: it stays on {holder.device}; make a new one on the target")
+
+
+TABLE: dict[type | str, Reader] = {
+    Dataset: read_data,
+    DataLoader: read_data,
+    Sampler: read_data,
+    torch.Generator: read_generator,
+    types.ModuleType: silent,
+    type: silent,
+    weakref.ref: silent,
+    weakref.ProxyType: silent,
+    weakref.CallableProxyType: silent,
+    weakref.WeakKeyDictionary: silent,
+    weakref.WeakValueDictionary: silent,
+    weakref.WeakSet: silent,
+    threading.Thread: silent,
+    threading.local: silent,
+    io.IOBase: silent,
+    logging.Logger: silent,
+    types.GeneratorType: silent,
+    types.CoroutineType: silent,
+    types.FrameType: silent,
+    types.TracebackType: silent,
+    types.CodeType: silent,
+    "numpy:ndarray": silent,
+    "torch.fx.graph:Graph": silent,
+    "torch:Stream": silent,
+    "torch:Event": silent,
+    "torch.distributed.device_mesh:DeviceMesh": silent,
+    "torch._C._distributed_c10d:ProcessGroup": silent,
+}

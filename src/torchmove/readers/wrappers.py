@@ -1,0 +1,61 @@
+"""Wrappers that hold on to where their tensors are: moving what is inside would break them, so they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchmove._records import Child, Fact, Reader, attribute
+
+
+def _refused(code: str, why: str, remedy: str) -> Reader:
+    def read(_: Any) -> Iterator[Fact]:
+        yield Fact(code, why, remedy)
+
+    return read
+
+
+def read_compiled(module: Any) -> Iterator[Child | Fact]:
+    yield Fact("N022", "compiled: the first call after the move compiles again")
+    yield attribute("_orig_mod", module._modules["_orig_mod"])
+
+
+_SCRIPTED = _refused(
+    "R022",
+    "a traced or scripted program: its constants and devices are baked in and cannot be seen to move",
+    "move the module it was made from and trace or script that again, or torch.jit.load(..., map_location=)",
+)
+_DISTRIBUTED_REMEDY = "model = wrapper.module; move it and its optimizer; wrap it again"
+
+TABLE: dict[type | str, Reader] = {
+    "torch.nn.parallel.distributed:DistributedDataParallel": _refused(
+        "R020", "DistributedDataParallel: its buckets stay behind and the ranks train apart", _DISTRIBUTED_REMEDY
+    ),
+    "torch.nn.parallel.data_parallel:DataParallel": _refused(
+        "R020", "DataParallel: its replicas are bound to its devices", _DISTRIBUTED_REMEDY
+    ),
+    "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel": _refused(
+        "R021", "FSDP shards: FSDP remembers where they were and computes with the old ones", "move before sharding"
+    ),
+    "torch.distributed.fsdp._fully_shard._fully_shard:FSDPModule": _refused(
+        "R021", "FSDP shards: FSDP remembers where they were and computes with the old ones", "move before fully_shard"
+    ),
+    "torch.jit._script:ScriptModule": _SCRIPTED,
+    "torch.jit._script:ScriptFunction": _SCRIPTED,
+    "torch.export.exported_program:ExportedProgram": _refused(
+        "R023",
+        "an exported program: devices are baked into its graph",
+        "torch.export.passes.move_to_device_pass(program, device)",
+    ),
+    "torch._dynamo.eval_frame:OptimizedModule": read_compiled,
+    "torch.cuda.graphs:CUDAGraph": _refused(
+        "R025",
+        "a captured CUDA graph replays on the old addresses",
+        "delete it, move, and capture again",
+    ),
+    "torch._C:ScriptObject": _refused(
+        "R026",
+        "packed parameters: their bytes are out of reach",
+        "move the float model and quantise it on the target",
+    ),
+}

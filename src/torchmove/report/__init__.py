@@ -1,0 +1,34 @@
+"""How a noun shows itself: it describes itself as a Sheet and as plain facts; the files here render those.
+
+Nothing here knows the nouns, so a new noun prints in a terminal, a notebook and as JSON by describing itself once.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from torchmove.report import html, text
+from torchmove.report.sheet import Sheet, Table, readable_bytes, table
+
+__all__ = ["Reported", "Sheet", "Table", "readable_bytes", "table"]
+
+
+class Reported:
+    """Prints in a terminal and a notebook, and turns into JSON. A noun says `sheet` and `facts`."""
+
+    def sheet(self) -> Sheet:
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return text.render(self.sheet())
+
+    def _repr_html_(self) -> str:
+        return html.render(self.sheet())
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """All of it, not only what is printed."""
+        return json.dumps(self.facts(), indent=indent)
