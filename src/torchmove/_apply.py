@@ -19,9 +19,8 @@ from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError
 from torchmove._held import OldStorages
 from torchmove._interrupts import HeldInterrupts
 from torchmove._records import DeviceValue, Mover, Plan, Receipt, Repoint, Shell, Verdict
-from torchmove._storage import Rebinding, plain_torch, rebind_all, rebinding, window
+from torchmove._storage import Gradients, Rebinding, Undo, plain_torch, rebind, rebinding, shell_rebinding, window
 
-Undo = list[Callable[[], None]]
 Proof = Callable[[], Verdict | None]
 
 
@@ -41,17 +40,22 @@ def apply(plan: Plan, mover: Mover, *, proof: Proof) -> Receipt:
 
 def _copies(plan: Plan, mover: Mover) -> list[Rebinding]:
     slots, copies = plan.inventory.slots, []
+    moving = _moving(plan)
     try:
         copies = mover.copy(plan.moves, slots)
         _wait_for(plan)
         return [
-            rebinding(slots[index].tensor, window(base, slots[index], move.block))
+            rebinding(slots[index].tensor, window(base, slots[index], move.block), moving=moving)
             for move, base in zip(plan.moves, copies, strict=True)
             for index in move.block.slots
         ]
     except BaseException as error:
         copies.clear()
         _roll_back(plan, [], error, "copying")
+
+
+def _moving(plan: Plan) -> set[int]:
+    return {id(plan.inventory.slots[index].tensor) for move in plan.moves for index in move.block.slots}
 
 
 def _wait_for(plan: Plan) -> None:
@@ -64,8 +68,7 @@ def _commit(plan: Plan, rebindings: list[Rebinding], proof: Proof) -> Verdict | 
     undo: Undo = []
     with HeldInterrupts() as interrupts:
         try:
-            rebind_all(rebindings, undo)
-            _rebuild_shells(plan, undo)
+            _rebind_all(plan, rebindings, undo)
             _repoint_all(plan.repoints, undo)
             _settle(plan)
             verdict = proof()
@@ -95,17 +98,29 @@ def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoRe
 # ---------------------------------------------------------------- the steps of the commit
 
 
-def _rebuild_shells(plan: Plan, undo: Undo) -> None:
-    """Parts have their new windows by now; the innermost shell was found last."""
-    moving = {id(plan.inventory.slots[index].tensor) for move in plan.moves for index in move.block.slots}
+def _rebind_all(plan: Plan, rebindings: Sequence[Rebinding], undo: Undo) -> None:
+    shells = _moving_shells(plan)
+    swapped = shells or any(each.by_swap for each in rebindings)
+    tensors = [*(each.tensor for each in rebindings), *(shell.tensor for shell in shells)]
+    gradients = Gradients(tensors if swapped else ())
+    undo.append(gradients.set)  # the first on the list is the last to run: both sides are back by then
+    for each in rebindings:
+        rebind(each, undo)
+    # Parts have their new windows by now.
+    for shell in shells:
+        rebind(shell_rebinding(shell.tensor, shell.rebuild()), undo)
+    gradients.set()
+
+
+def _moving_shells(plan: Plan) -> list[Shell]:
+    """Those with a part that moves, the innermost first: it was found last."""
+    moving = _moving(plan)
+    shells = []
     for shell in reversed(plan.inventory.shells):
         if any(id(part) in moving for part in shell.parts):
             moving.add(id(shell.tensor))
-            rebind_all([rebinding(shell.tensor, _rebuilt(shell), is_shell=True)], undo)
-
-
-def _rebuilt(shell: Shell) -> Tensor:
-    return shell.rebuild()
+            shells.append(shell)
+    return shells
 
 
 def _repoint_all(repoints: Sequence[Repoint], undo: Undo) -> None:

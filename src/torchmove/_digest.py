@@ -46,9 +46,11 @@ def _words(tensor: Tensor) -> Tensor:
     for dimension, step in enumerate(data.stride()):
         if step == 0 and data.size(dimension) > 1:
             data = data.narrow(dimension, 0, 1)
-    data = data.resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+    data = data.resolve_conj().resolve_neg().contiguous()
+    # A single element counts as contiguous whatever its stride, but bytes can be seen only where that is 1.
+    data = data.as_strided((data.numel(),), (1,)).view(torch.uint8)
     short = -data.numel() % _WORD_BYTES
-    if short:
+    if short or data.storage_offset() % _WORD_BYTES:
         data = torch.cat([data, data.new_zeros(short)])
     return data.view(torch.int64)
 

@@ -40,11 +40,12 @@ class OldStorages:
 
 def _holders(storages: set[int]) -> dict[int, list[str]]:
     found: defaultdict[int, list[str]] = defaultdict(list)
-    for each in gc.get_objects():
+    everything = gc.get_objects()
+    for each in everything:
         if issubclass(type(each), (Tensor, UntypedStorage)):
             key = storage_key(each)
             if key in storages:
-                found[key] += [f"{_name(each)}{place}" for place in _places(each)]
+                found[key] += [f"{_name(each)}{place}" for place in _places(each, besides=everything)]
     return found
 
 
@@ -52,8 +53,9 @@ def _name(each: Any) -> str:
     return f"a tensor of shape {tuple(each.shape)}" if isinstance(each, Tensor) else "a storage"
 
 
-def _places(each: Any) -> Iterator[str]:
-    referrers = [holder for holder in gc.get_referrers(each) if type(holder) in (dict, list, tuple)]
+def _places(each: Any, *, besides: list[Any]) -> Iterator[str]:
+    holders = (holder for holder in gc.get_referrers(each) if holder is not besides)
+    referrers = [holder for holder in holders if type(holder) in (dict, list, tuple)]
     for holder in referrers:
         if type(holder) is dict:
             keys = [key for key, value in holder.items() if value is each]

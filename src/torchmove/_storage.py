@@ -12,7 +12,7 @@ ways to do that, and torch says which one a pair of devices allows:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
@@ -170,28 +170,50 @@ class Rebinding(NamedTuple):
     by_swap: bool
 
 
-def rebinding(tensor: Tensor, window: Tensor, *, is_shell: bool = False) -> Rebinding:
-    # A compressed sparse tensor takes `.data =` without a word and keeps its old values: shells are swapped always.
-    by_swap = is_shell or not torch._has_compatible_shallow_copy_type(tensor, window)
-    return Rebinding(tensor, window, by_swap)
+def rebinding(tensor: Tensor, window: Tensor, *, moving: Container[int]) -> Rebinding:
+    """How to rebind a tensor, given the ids of all tensors that move with it."""
+    compatible = torch._has_compatible_shallow_copy_type(tensor, window)
+    return Rebinding(tensor, window, not compatible or _is_loose_view(tensor, moving))
 
 
-def rebind_all(rebindings: Sequence[Rebinding], undo: list[Callable[[], None]]) -> None:
-    """Make every tensor look through its new window. Each step is on the undo list before it is taken."""
-    swapped = [each for each in rebindings if each.by_swap]
-    # Autograd holds the implementation of a gradient, not its object: read all of them before the first swap.
-    gradients = [(each.tensor, each.tensor.grad) for each in swapped if each.tensor.is_leaf]
-    for each in rebindings:
-        if not each.by_swap:
-            _rebind_data(each, undo)
-    for each in swapped:
+def shell_rebinding(tensor: Tensor, rebuilt: Tensor) -> Rebinding:
+    # A compressed sparse tensor takes `.data =` without a word and keeps its old values: shells are always swapped.
+    return Rebinding(tensor, rebuilt, by_swap=True)
+
+
+def _is_loose_view(tensor: Tensor, moving: Container[int]) -> bool:
+    """A view holds its base. If that is not rebound too (mostly nobody has it), it would hold the old storage for ever;
+    a new implementation is a view of nothing. A negated view holds the conjugated one that it came through besides."""
+    return tensor._is_view() and (tensor.is_neg() or id(tensor._base) not in moving)
+
+
+Undo = list[Callable[[], None]]
+
+
+def rebind(each: Rebinding, undo: Undo) -> None:
+    """Make a tensor look through its new window. The way back is on the undo list before the step is taken."""
+    if each.by_swap:
         _rebind_by_swap(each, undo)
-    for tensor, gradient in gradients:
-        if gradient is not None:
+    else:
+        _rebind_data(each, undo)
+
+
+class Gradients:
+    """The gradients of some tensors, to be set again after the two have been rebound.
+
+    Autograd holds the implementation of a gradient, not its object: they are read before the first swap.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        leaves = (tensor for tensor in tensors if tensor.is_leaf)
+        self._pairs = [(tensor, tensor.grad) for tensor in leaves if tensor.grad is not None]
+
+    def set(self) -> None:
+        for tensor, gradient in self._pairs:
             tensor.grad = gradient
 
 
-def _rebind_data(each: Rebinding, undo: list[Callable[[], None]]) -> None:
+def _rebind_data(each: Rebinding, undo: Undo) -> None:
     tensor, before = each.tensor, _data(each.tensor)
     undo.append(lambda: _set_data(tensor, before))
     _set_data(tensor, each.window)
@@ -213,7 +235,7 @@ def _set_data(tensor: Tensor, window: Tensor) -> None:
         tensor.data = window
 
 
-def _rebind_by_swap(each: Rebinding, undo: list[Callable[[], None]]) -> None:
+def _rebind_by_swap(each: Rebinding, undo: Undo) -> None:
     tensor, other = each.tensor, each.window
     if tensor.is_leaf:
         other.requires_grad_(tensor.requires_grad)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -122,6 +123,9 @@ def _metadata(case: Case) -> Iterator[Finding]:
             # A stride says nothing about a tensor that shows no storage, on one side or the other.
             if name == "stride" and (slot.storage_bytes < 0 or is_now.storage_bytes < 0):
                 continue
+            # What a hook computes anew before each forward comes without a graph until then.
+            if name == "requires_grad" and slot.role == "computed":
+                continue
             was, found = getattr(slot, name), getattr(is_now, name)
             if was != found:
                 yield Finding("V402", str(slot.path), f"its {name} was {was} and is {found}", _REPORT_IT)
@@ -161,20 +165,21 @@ def _how_to_mend(slot: Slot, holders: dict[int, Any]) -> str:
 
 
 def _trained(case: Case) -> Iterator[Finding]:
-    """An optimizer none of whose parameters belongs to a given module trains something else than the model."""
+    """An optimizer whose parameters stayed behind and belong to no given module trains something else than the model."""
     objects = dict(zip(case.now.roots, case.now.objects, strict=True))
     if not any(isinstance(value, nn.Module) for value in objects.values()):
         return
     for name, value in objects.items():
-        if isinstance(value, Optimizer) and _trains_others(case.now, value):
+        if isinstance(value, Optimizer) and _trains_others(case.now, value, case.plan.target):
             why = "none of its parameters belongs to the model: it trains something else"
             yield Finding("V303", name, why, "make the optimizer after the move, or move with tm.move")
 
 
-def _trains_others(now: Inventory, optimizer: Optimizer) -> bool:
+def _trains_others(now: Inventory, optimizer: Optimizer, on: torch.device) -> bool:
     mine = [now.number.get(id(each)) for group in optimizer.param_groups for each in group["params"]]
     slots = [now.slots[index] for index in mine if index is not None]
-    return bool(slots) and all("param_groups" in slot.path.names() for slot in slots)
+    left_behind = (slot.device != on and "param_groups" in slot.path.names() for slot in slots)
+    return bool(slots) and all(left_behind)
 
 
 def _remembered(case: Case) -> Iterator[Finding]:

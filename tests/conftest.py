@@ -1,0 +1,80 @@
+"""The devices that tests run on, and the routes between them.
+
+A route takes a state from one place to another and back. Tests that take the `route` fixture run on every one:
+
+- fresh: from CPU storages to new CPU storages, the way of `tensor.data =` (CUDA's class of device)
+- twin: from the CPU to the twin device and back, the way of swapping implementations (XLA's class of device)
+- twins: from twin:0 to twin:1 and back
+- cuda: from the CPU to the GPU and back; skipped where there is none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import torchmove as tm
+from torchmove.testing import refresh
+from twin import install
+
+twin_device = install()
+
+
+class Route:
+    """From `home` to `away` and back."""
+
+    def __init__(self, name: str, home: str, away: str) -> None:
+        self.name, self.home, self.away = name, torch.device(home), torch.device(away)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.home == self.away
+
+    def start(self, *objects: Any, **options: Any) -> None:
+        """Bring a state made on the CPU to where the route begins."""
+        if self.home.type != "cpu":
+            tm.move(*objects, to=self.home, **options)
+
+    def there(self, *objects: Any, **options: Any) -> tm.Receipt:
+        return refresh(*objects) if self.is_fresh else tm.move(*objects, to=self.away, **options)
+
+    def back(self, *objects: Any, **options: Any) -> tm.Receipt:
+        return refresh(*objects) if self.is_fresh else tm.move(*objects, to=self.home, **options)
+
+
+ROUTES = [
+    Route("fresh", "cpu", "cpu"),
+    Route("twin", "cpu", "twin:0"),
+    Route("twins", "twin:0", "twin:1"),
+    pytest.param(Route("cuda", "cpu", "cuda:0"), marks=pytest.mark.cuda),
+]
+
+
+@pytest.fixture(params=ROUTES, ids=repr)
+def route(request: pytest.FixtureRequest) -> Route:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def twin() -> Iterator[Any]:
+    """The twin device, with its traps removed before and after."""
+    twin_device.fail_at(0)
+    twin_device.fail_copy_at(0)
+    twin_device.limit_bytes(-1)
+    yield twin_device
+    twin_device.fail_at(0)
+    twin_device.fail_copy_at(0)
+    twin_device.limit_bytes(-1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="needs a GPU"))
