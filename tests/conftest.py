@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import torch
+from twin import install
 
 import torchmove as tm
 from torchmove.testing import refresh
-from twin import install
 
 twin_device = install()
 

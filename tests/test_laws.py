@@ -6,10 +6,10 @@ import gc
 
 import pytest
 import torch
-
-import torchmove as tm
 from laws import addresses, assert_same, trace
 from zoo import ZOO, State
+
+import torchmove as tm
 
 
 @pytest.fixture(params=ZOO)

@@ -199,7 +199,7 @@ def gradient_of_a_frozen_parameter() -> State:
 
 # ---------------------------------------------------------------- holders
 
-Pair = namedtuple("Pair", "left right")  # noqa: PYI024 (the untyped kind is the hostile one)
+Pair = namedtuple("Pair", "left right")
 
 
 @dataclass(frozen=True)

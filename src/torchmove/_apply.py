@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from torch import Tensor, nn
+from torch import nn
 
 from torchmove import _devices, _paths
 from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError

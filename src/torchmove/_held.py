@@ -55,9 +55,9 @@ def _name(each: Any) -> str:
 
 def _places(each: Any, *, besides: list[Any]) -> Iterator[str]:
     holders = (holder for holder in gc.get_referrers(each) if holder is not besides)
-    referrers = [holder for holder in holders if type(holder) in (dict, list, tuple)]
+    referrers = [holder for holder in holders if isinstance(holder, (dict, list, tuple))]
     for holder in referrers:
-        if type(holder) is dict:
+        if isinstance(holder, dict):
             keys = [key for key, value in holder.items() if value is each]
             yield from (f" under {key!r} in {_owner(holder)}" for key in keys if isinstance(key, (str, int)))
         else:
@@ -73,4 +73,4 @@ def _owner(holder: dict[Any, Any]) -> str:
             return f"module {owner.__name__}"
         if getattr(owner, "__dict__", None) is holder:
             return f"a {type(owner).__name__}"
-    return f"a dict of {len(holder)}"
+    return f"a {type(holder).__name__} of {len(holder)}"

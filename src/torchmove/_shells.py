@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchmove import _paths
 
+_DISTRIBUTED = {"torch.distributed.tensor:DTensor", "torch.distributed._shard.sharded_tensor.api:ShardedTensor"}
 PLAIN = {Tensor, nn.Parameter}
 _QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 
@@ -49,6 +50,9 @@ def is_window(tensor: Tensor) -> bool:
 
 def parts_of(tensor: Tensor) -> Parts | None:
     """Take a tensor apart. None: it travels whole (quantised, strided nested, mkldnn). Raises Unmovable."""
+    kind = type(tensor)
+    if f"{kind.__module__}:{kind.__qualname__}" in _DISTRIBUTED:
+        raise Unmovable("a shard of a distributed tensor: its mesh says where it is")
     wrapped: Any = tensor
     if is_traceable_wrapper_subclass(wrapped):
         return _wrapper(wrapped)

@@ -165,7 +165,7 @@ def _how_to_mend(slot: Slot, holders: dict[int, Any]) -> str:
 
 
 def _trained(case: Case) -> Iterator[Finding]:
-    """An optimizer whose parameters stayed behind and belong to no given module trains something else than the model."""
+    """An optimizer whose parameters stayed behind and belong to no given module does not train the model."""
     objects = dict(zip(case.now.roots, case.now.objects, strict=True))
     if not any(isinstance(value, nn.Module) for value in objects.values()):
         return

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from torch.nn.parameter import is_lazy
 from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
 from torch.utils._pytree import tree_leaves, tree_map
@@ -33,6 +34,8 @@ def outcome(info, sample, training, device, dtype):
     how_built, how_called = sample.constructor_input, sample.forward_input
     torch.manual_seed(0)
     module = info.module_cls(*moved(how_built.args, device, dtype), **moved(how_built.kwargs, device, dtype))
+    if any(map(is_lazy, module.parameters())):  # Module.to would make ordinary empty parameters of these
+        module(*how_called.args, **how_called.kwargs)
     module.train(training).to(device)
     output = module(*moved(how_called.args, device, dtype), **moved(how_called.kwargs, device, dtype))
     floats = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.nn.utils import prune
+from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -33,6 +33,8 @@ def read(module: nn.Module) -> Iterator[Child | Fact]:
     kind = type(module)
     if "_hf_hook" in stored:
         yield _PLACED_BY_ACCELERATE
+    if issubclass(kind, parametrize.ParametrizationList) and parametrize._cache_enabled:
+        yield _CACHED
     if issubclass(kind, fx.GraphModule):
         yield from _baked_devices(module)
     how = ITEM if issubclass(kind, _KEYED) else ATTRIBUTE
@@ -76,6 +78,12 @@ _PLACED_BY_ACCELERATE = Fact(
     "R024",
     "accelerate placed this module: its hooks move weights on every call",
     "remove_hook_from_submodules(model), or load it without device_map",
+)
+
+_CACHED = Fact(
+    "R027",
+    "parametrized tensors are being cached: the cache would keep the old ones",
+    "move outside of `with parametrize.cached():`",
 )
 
 TABLE: dict[type | str, Reader] = {nn.Module: read}

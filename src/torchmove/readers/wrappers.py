@@ -37,7 +37,7 @@ TABLE: dict[type | str, Reader] = {
     "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel": _refused(
         "R021", "FSDP shards: FSDP remembers where they were and computes with the old ones", "move before sharding"
     ),
-    "torch.distributed.fsdp._fully_shard._fully_shard:FSDPModule": _refused(
+    "torch.distributed.fsdp:FSDPModule": _refused(
         "R021", "FSDP shards: FSDP remembers where they were and computes with the old ones", "move before fully_shard"
     ),
     "torch.jit._script:ScriptModule": _SCRIPTED,
@@ -53,7 +53,7 @@ TABLE: dict[type | str, Reader] = {
         "a captured CUDA graph replays on the old addresses",
         "delete it, move, and capture again",
     ),
-    "torch._C:ScriptObject": _refused(
+    "torch:ScriptObject": _refused(
         "R026",
         "packed parameters: their bytes are out of reach",
         "move the float model and quantise it on the target",

@@ -1,0 +1,16 @@
+"""A device to move to: the machine's accelerator or, where there is none, torch's lazy device.
+
+The lazy device is part of every torch. It has bytes of its own, runs forward, backward and optimizers, and refuses to
+mix its tensors with those of the CPU, as any accelerator does.
+"""
+
+import torch
+
+
+def second_device() -> torch.device:
+    if torch.accelerator.is_available():
+        return torch.accelerator.current_accelerator()
+    from torch._lazy import ts_backend
+
+    ts_backend.init()
+    return torch.device("lazy")

@@ -1,0 +1,678 @@
+"""What goes wrong in the wild when a state changes its device, one test for each way, over every route."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import warnings
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from laws import assert_same, bits, trace
+from torch import Tensor, nn
+from zoo import numbers
+
+import torchmove as tm
+from torchmove import _plan
+from torchmove._survey import survey
+
+
+def codes(error: pytest.ExceptionInfo[tm.MoveRefused]) -> set[str]:
+    return {refusal.code for refusal in error.value.refusals}
+
+
+def refuses(*objects: Any) -> set[str]:
+    """The codes for which a move to the twin device is refused; nothing may have moved."""
+    with pytest.raises(tm.MoveRefused) as error:
+        tm.move(*objects, to="twin:0")
+    for refusal in error.value.refusals:
+        assert refusal.path
+        assert refusal.why
+        assert refusal.remedy
+    return codes(error)
+
+
+def trained(optimizer_class: Any, **options: Any) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = optimizer_class(model.parameters(), **options)
+    step(model, optimizer)
+    return model, optimizer
+
+
+def step(model: nn.Module, optimizer: Any) -> None:
+    device = next(model.parameters()).device
+    optimizer.zero_grad()
+    model(numbers(3, 4).to(device) / 12).square().sum().backward()
+    optimizer.step()
+
+
+# ---------------------------------------------------------------- left behind by Module.to
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(numbers(3))
+        self.scale = numbers(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight * self.scale
+
+
+def test_a_tensor_in_a_plain_attribute_moves(route):
+    model = Scale()
+    route.start(model)
+    route.there(model)
+    assert model.scale.device == model.weight.device == route.away
+    assert model(torch.ones(3, device=route.away)).tolist() == [1, 4, 9]
+
+
+@dataclass(frozen=True)
+class Anchors:
+    boxes: Tensor
+
+
+def test_tensors_in_containers_on_a_module_move(route):
+    model = nn.Module()
+    model.grids = [numbers(2), {"stride": (numbers(3), Anchors(numbers(4)))}]
+    route.start(model)
+    route.there(model)
+    found = model.grids[0], model.grids[1]["stride"][0], model.grids[1]["stride"][1].boxes
+    assert {tensor.device for tensor in found} == {route.away}
+
+
+def test_modules_in_a_plain_list_move_and_are_noted(twin):
+    model = nn.Module()
+    model.blocks, model.heads = [nn.Linear(2, 2)], {"a": nn.Linear(2, 2)}
+    receipt = tm.move(model, to="twin:0")
+    assert model.blocks[0].weight.device == model.heads["a"].bias.device == torch.device("twin:0")
+    assert [note.code for note in receipt.plan.notes] == ["N020", "N020"]
+
+
+def test_a_child_with_a_to_of_its_own_is_moved_by_its_parent(route):
+    class Camera(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self._transform = numbers(4)
+
+        def to(self, device: Any) -> Camera:
+            self._transform = self._transform.to(device)
+            return self
+
+    parent = nn.Sequential(Camera())
+    route.start(parent)
+    route.there(parent)
+    assert parent[0]._transform.device == route.away
+
+
+def test_attributes_hung_on_a_parameter_move_and_stay_on_it(route):
+    model = nn.Linear(2, 2)
+    model.weight.quant_state = {"absmax": numbers(2), "code": [numbers(3)]}
+    route.start(model)
+    route.there(model)
+    assert model.weight.quant_state["absmax"].device == route.away
+    assert model.weight.quant_state["code"][0].device == route.away
+
+
+def test_caches_filled_by_the_first_forward_move(route):
+    class Rotary(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if not hasattr(self, "cos"):
+                self.cos, self.state = torch.cos(x).detach(), (x.detach() + 1, x.detach() + 2)
+            return x * self.cos + self.state[0]
+
+    model = Rotary()
+    model(numbers(3))
+    route.start(model)
+    route.there(model)
+    assert model.cos.device == model.state[0].device == model.state[1].device == route.away
+    model(numbers(3).to(route.away))
+
+
+def test_the_contents_of_an_lru_cache_move_and_are_noted(twin):
+    @functools.lru_cache
+    def mask(size: int) -> Tensor:
+        return numbers(size)
+
+    model = nn.Module()
+    model.mask = mask
+    made = mask(3)
+    receipt = tm.move(model, to="twin:0")
+    assert mask(3) is made
+    assert made.device == torch.device("twin:0")
+    assert "N030" in {note.code for note in receipt.plan.notes}
+
+
+def test_closures_of_hooks_partials_and_defaults_move(route):
+    model = nn.Linear(2, 2)
+    shift, scale, start = numbers(2), numbers(2), numbers(2)
+    model.register_forward_hook(lambda module, args, output: output + shift)
+    model.activation = functools.partial(torch.mul, scale)
+
+    def with_default(x: Tensor, y: Tensor = start) -> Tensor:
+        return x + y
+
+    model.with_default = with_default
+    route.start(model)
+    route.there(model)
+    assert shift.device == scale.device == start.device == route.away
+    model.with_default(model.activation(model(torch.ones(1, 2, device=route.away))))
+
+
+def test_traced_and_scripted_programs_are_refused():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(Scale(), torch.ones(3))
+        scripted = torch.jit.script(nn.Linear(2, 2))
+    assert refuses(traced) == {"R022"}
+    assert refuses(nn.Sequential(scripted)) == {"R022"}
+    assert next(traced.parameters()).device.type == "cpu"
+
+
+def test_exported_programs_are_refused():
+    class Fill(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.zeros(3, device=torch.device("cpu"))
+
+    program = torch.export.export(Fill(), (torch.ones(3),))
+    assert refuses(program) == {"R023"}
+    assert refuses(program.module()) == {"R023"}
+
+
+def test_the_computed_weight_of_old_weight_norm_moves_and_is_computed_again(route):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.nn.utils.weight_norm(nn.Linear(2, 3))
+    route.start(model)
+    route.there(model)
+    assert model.weight.device == model.weight_g.device == route.away
+    model(torch.ones(1, 2, device=route.away)).sum().backward()
+    assert model.weight_v.grad.device == route.away
+
+
+# ---------------------------------------------------------------- stale knowledge of the device
+
+
+class Config:
+    def __init__(self) -> None:
+        self.device = "cpu"
+        self.name = "cpu"
+
+
+def test_remembered_devices_are_re_pointed(twin):
+    model = nn.Linear(2, 2)
+    model.device, model.config, model.devices = torch.device("cpu"), Config(), {"main": torch.device("cpu")}
+    receipt = tm.move(model, to="twin:0")
+    assert model.device == model.devices["main"] == torch.device("twin:0")
+    assert model.config.device == "twin"
+    assert model.config.name == "cpu"
+    assert len(receipt.plan.repoints) == 3
+    tm.move(model, to="twin:1")
+    assert model.config.device == "twin:1"
+    tm.move(model, to="cpu")
+    assert model.device == torch.device("cpu")
+    assert model.config.device == "cpu"
+
+
+def test_a_metric_resets_onto_its_new_device(twin):
+    class Metric(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self._device = torch.device("cpu")
+            self._defaults = {"total": torch.tensor(0.0)}
+            self.total = torch.tensor(3.0)
+
+        def reset(self) -> None:
+            self.total = self._defaults["total"].clone().to(self._device)
+
+    metric = Metric()
+    tm.move(metric, to="twin:0")
+    metric.reset()
+    assert metric.total.device == torch.device("twin:0")
+
+
+def test_a_generator_stays_and_is_reported(twin):
+    model = Scale()
+    model.generator = torch.Generator()
+    receipt = tm.move(model, to="twin:0")
+    assert model.generator.device.type == "cpu"
+    assert [(note.code, note.path) for note in receipt.plan.notes] == [("N032", "model.generator")]
+
+
+# ---------------------------------------------------------------- optimizers
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "options", "moved", "kept"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}, {"momentum_buffer"}, set()),
+        (torch.optim.AdamW, {}, {"exp_avg", "exp_avg_sq"}, {"step"}),
+        (torch.optim.AdamW, {"fused": True}, {"exp_avg", "exp_avg_sq", "step"}, set()),
+        (torch.optim.NAdam, {}, {"exp_avg", "exp_avg_sq"}, {"step", "mu_product"}),
+        (torch.optim.ASGD, {}, {"step", "eta", "mu", "ax"}, set()),
+    ],
+)
+def test_optimizer_state_goes_where_the_optimizer_would_put_it(route, optimizer_class, options, moved, kept):
+    model, optimizer = trained(optimizer_class, **options)
+    route.start(model, optimizer)
+    route.there(model, optimizer)
+    state = optimizer.state[model[0].weight]
+    assert {key for key in state if state[key].device == route.away} >= moved
+    assert {key for key in state if state[key].device.type == "cpu"} >= kept
+    step(model, optimizer)
+
+
+@pytest.mark.cuda
+def test_capturable_state_is_on_the_gpu():
+    model = nn.Linear(4, 4, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    tm.move(model, optimizer, to="cpu")
+    tm.move(model, optimizer, to="cuda")
+    assert optimizer.state[model.weight]["step"].device.type == "cuda"
+    optimizer.step()
+
+
+def test_lbfgs_trains_on(route):
+    model, _ = trained(torch.optim.SGD)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(numbers(3, 4).to(next(model.parameters()).device) / 12).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    route.start(model, optimizer)
+    route.there(model, optimizer)
+    assert all(mine is param for mine, param in zip(optimizer._params, model.parameters(), strict=True))
+    optimizer.step(closure)
+
+
+def test_a_tensor_learning_rate_stays_unless_the_step_runs_on_the_device(twin):
+    model, optimizer = trained(torch.optim.AdamW, lr=torch.tensor(0.01), foreach=False)
+    receipt = tm.move(model, optimizer, to="twin:0")
+    assert optimizer.param_groups[0]["lr"].device.type == "cpu"
+    assert any("lr" in str(stay.path) for stay in receipt.plan.stays)
+    step(model, optimizer)
+    model, optimizer = trained(torch.optim.AdamW, lr=torch.tensor(0.01), fused=True)
+    tm.move(model, optimizer, to="twin:0")
+    assert optimizer.param_groups[0]["lr"].device.type == "twin"
+
+
+def test_state_keeps_its_dtype_beside_a_low_precision_parameter(route):
+    model = nn.Linear(2, 2).bfloat16()
+    optimizer = torch.optim.SGD(model.parameters())
+    kinds = {"count": torch.int64, "mask": torch.bool, "codes": torch.uint8, "master": torch.float32}
+    for key, dtype in kinds.items():
+        optimizer.state[model.weight][key] = torch.ones(2, 2).to(dtype)
+    route.start(model, optimizer)
+    route.there(model, optimizer)
+    state = optimizer.state[model.weight]
+    assert {key: state[key].dtype for key in kinds} == kinds
+    assert {state[key].device for key in kinds} == {route.away}
+
+
+def test_an_optimizer_made_before_the_move_trains_the_model(route):
+    model, optimizer = trained(torch.optim.SGD, lr=0.1)
+    route.start(model, optimizer)
+    route.there(model, optimizer)
+    before = bits(model[0].weight)
+    step(model, optimizer)
+    assert bits(model[0].weight) != before
+
+
+def test_plain_to_orphans_the_optimizer_and_verify_says_so(twin):
+    model, optimizer = trained(torch.optim.SGD)
+    model.to("twin:0")
+    verdict = tm.verify(model, optimizer, on="twin:0")
+    assert "V303" in {finding.code for finding in verdict.findings}
+    with pytest.raises(tm.VerificationError):
+        verdict.raise_if_bad()
+
+
+def test_an_optimizer_without_state_moves(route):
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    route.start(model, optimizer)
+    route.there(model, optimizer)
+    step(model, optimizer)
+
+
+# ---------------------------------------------------------------- companions
+
+
+def test_loss_weights_outside_the_model_move(route):
+    loss = nn.CrossEntropyLoss(weight=numbers(3))
+    route.start(loss)
+    route.there(loss)
+    loss(torch.ones(1, 3, device=route.away), torch.tensor([1], device=route.away))
+
+
+class Shadow:
+    """An EMA helper as people write it: it holds the model too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.shadow = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+
+
+def test_an_ema_shadow_moves(route):
+    model = nn.Linear(2, 2)
+    ema = Shadow(model)
+    route.start(model, ema)
+    route.there(model, ema)
+    assert {tensor.device for tensor in ema.shadow.values()} == {route.away}
+
+
+def test_an_ema_that_is_kept_stays_and_the_model_moves(twin):
+    model = nn.Linear(2, 2)
+    ema = Shadow(model)
+    receipt = tm.move(model, ema, to="twin:0", keep=[ema])
+    assert model.weight.device.type == "twin"
+    assert {tensor.device.type for tensor in ema.shadow.values()} == {"cpu"}
+    assert {stay.why for stay in receipt.plan.stays} == {"kept, as asked"}
+
+
+def test_a_gradient_scaler_moves_with_what_it_keeps_by_device(twin):
+    scaler = torch.amp.GradScaler("cpu")
+    model, optimizer = trained(torch.optim.SGD)
+    scaler.scale(model(torch.ones(1, 4)).sum()).backward()
+    scaler.unscale_(optimizer)
+    tm.move(model, optimizer, scaler, to="twin:0")
+    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+    assert scaler._scale.device == scaler._growth_tracker.device == torch.device("twin:0")
+    assert {key: value.device for key, value in found.items()} == {
+        torch.device("twin:0"): torch.device("twin:0")
+    }
+    assert scaler._device == "twin"
+
+
+def test_random_states_of_a_checkpoint_stay_on_the_cpu(twin):
+    checkpoint = {"model": nn.Linear(1, 1).state_dict(), "rng_state": torch.get_rng_state()}
+    tm.move(checkpoint, to="twin:0")
+    assert checkpoint["model"]["weight"].device.type == "twin"
+    torch.set_rng_state(checkpoint["rng_state"])
+
+
+def test_data_does_not_follow_and_is_noted(twin):
+    dataset = torch.utils.data.TensorDataset(numbers(3))
+    model = Scale()
+    model.loader = torch.utils.data.DataLoader(dataset)
+    model.data = dataset
+    receipt = tm.move(model, to="twin:0")
+    assert dataset.tensors[0].device.type == "cpu"
+    assert [note.code for note in receipt.plan.notes] == ["N031", "N031"]
+
+
+# ---------------------------------------------------------------- identity and aliasing
+
+
+def test_tied_weights_stay_tied(route):
+    model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3, bias=False))
+    model[1].weight = model[0].weight
+    route.start(model)
+    route.there(model)
+    assert model[1].weight is model[0].weight
+    assert len(list(model.parameters())) == 1
+
+
+def test_a_buffer_in_many_modules_is_copied_once(twin):
+    mask = numbers(1000)
+    model = nn.ModuleList(nn.Identity() for _ in range(10))
+    for child in model:
+        child.register_buffer("mask", mask)
+    used = twin.bytes_in_use()
+    receipt = tm.move(model, to="twin:0")
+    assert receipt.moved_bytes == twin.bytes_in_use() - used == 4000
+    assert all(child.mask is mask for child in model)
+
+
+def test_an_expanded_buffer_stays_small(twin):
+    model = nn.Module()
+    model.register_buffer("ones", torch.ones(1).expand(512, 512))
+    used = twin.bytes_in_use()
+    tm.move(model, to="twin:0")
+    assert twin.bytes_in_use() - used == 4
+    assert model.ones.shape == (512, 512)
+
+
+def test_only_the_reachable_part_of_a_storage_travels(twin):
+    model = nn.Module()
+    model.register_buffer("row", torch.arange(1_000_000.0)[500_000:500_010])
+    used = twin.bytes_in_use()
+    receipt = tm.move(model, to="twin:0")
+    assert receipt.moved_bytes == twin.bytes_in_use() - used < 200
+    assert model.row.tolist() == list(range(500_000, 500_010))
+
+
+def test_hooks_of_every_kind_still_run(route):
+    model = nn.Linear(2, 1)
+    calls: list[str] = []
+    handle = model.weight.register_hook(lambda gradient: calls.append("tensor"))
+    model.weight.register_post_accumulate_grad_hook(lambda parameter: calls.append("late"))
+    model.register_forward_pre_hook(lambda *_: calls.append("before"))
+    model.register_full_backward_hook(lambda *_: calls.append("backward"))
+    route.start(model)
+    route.there(model)
+    model(torch.ones(1, 2, device=route.away, requires_grad=True)).sum().backward()
+    assert sorted(calls) == ["backward", "before", "late", "tensor"]
+    handle.remove()
+    calls.clear()
+    model(torch.ones(1, 2, device=route.away, requires_grad=True)).sum().backward()
+    assert sorted(calls) == ["backward", "before", "late"]
+
+
+def test_a_parameter_subclass_with_a_weak_reference_moves(route):
+    class Marked(nn.Parameter):
+        pass
+
+    model = nn.Module()
+    model.weight = Marked(numbers(3))
+    watcher = weakref.ref(model.weight)
+    route.start(model)
+    route.there(model)
+    assert watcher() is model.weight
+    assert type(model.weight) is Marked
+    assert model.weight.device == route.away
+
+
+def test_recurrent_weights_are_used_after_the_move(route):
+    model = nn.LSTM(3, 4, num_layers=2)
+    route.start(model)
+    route.there(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # cuDNN warns where the weights are not one flat piece
+        model(torch.ones(2, 1, 3, device=route.away))[0].sum().backward()
+    assert all(flat is weight for flat, weight in zip(model._flat_weights, model.parameters(), strict=True))
+
+
+@pytest.mark.cuda
+def test_recurrent_weights_are_flat_on_the_gpu_each_time():
+    model = nn.LSTM(3, 4, num_layers=2)
+    for _ in range(2):
+        tm.move(model, to="cuda", verify="bytes")
+        assert len({weight.untyped_storage()._cdata for weight in model.parameters()}) == 1
+        tm.move(model, to="cpu", verify="bytes")
+
+
+# ---------------------------------------------------------------- wrappers
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel_is_refused(process_group):
+    wrapped = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    assert refuses(wrapped) == {"R020"}
+    assert refuses(nn.DataParallel(nn.Linear(2, 2))) == {"R020"}
+    assert wrapped.module.weight.device.type == "cpu"
+
+
+def test_fsdp_shards_are_refused(process_group):
+    model = nn.Sequential(nn.Linear(2, 2))
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    torch.distributed.fsdp.fully_shard(model[0], mesh=mesh)
+    assert "R021" in refuses(model)
+
+
+def test_models_that_accelerate_placed_are_refused():
+    accelerate = pytest.importorskip("accelerate")
+    model = nn.Sequential(nn.Linear(2, 2))
+    accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    assert "R024" in refuses(model)
+
+
+def test_a_module_with_a_placement_hook_is_refused():
+    model = nn.Linear(2, 2)
+    model._hf_hook = object()
+    assert refuses(model) == {"R024"}
+
+
+def test_a_compiled_module_moves_and_is_noted(twin):
+    model = nn.Linear(2, 2)
+    compiled = torch.compile(model)
+    receipt = tm.move(compiled, to="twin:0")
+    assert model.weight.device.type == "twin"
+    assert [note.code for note in receipt.plan.notes] == ["N022"]
+
+
+@pytest.mark.cuda
+def test_captured_graphs_are_refused():
+    model = nn.Linear(2, 2, device="cuda")
+    model.graph = torch.cuda.CUDAGraph()
+    with pytest.raises(tm.MoveRefused) as error:
+        tm.move(model, to="cpu")
+    assert codes(error) == {"R025"}
+
+
+# ---------------------------------------------------------------- special tensors
+
+
+def test_the_values_of_a_csr_parameter_move(route):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nn.Module()
+        model.weight = nn.Parameter(torch.eye(3).to_sparse_csr())
+    route.start(model)
+    route.there(model)
+    assert model.weight.device == model.weight.values().device == model.weight.crow_indices().device == route.away
+
+
+def test_lazy_modules_move_and_initialise_there(route):
+    model = nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d())
+    route.start(model)
+    route.there(model)
+    model(torch.ones(3, 4, device=route.away)).sum().backward()
+    assert model[0].weight.shape == (2, 4)
+    assert model[0].weight.device == model[1].running_mean.device == route.away
+
+
+def test_a_meta_parameter_in_the_middle_refuses_all_of_it(twin):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"), nn.Linear(2, 2))
+    assert refuses(model) == {"R030"}
+    assert model[0].weight.device.type == "cpu"
+
+
+def test_non_persistent_buffers_move(route):
+    model = nn.Module()
+    model.register_buffer("table", numbers(3), persistent=False)
+    route.start(model)
+    route.there(model)
+    assert model.table.device == route.away
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_packed_parameters_are_refused():
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        pytest.skip("this build of torch has no engine for packed parameters")
+    model = torch.ao.nn.quantized.Linear(2, 2)
+    assert refuses(model) == {"R026"}
+
+
+def test_double_precision_to_mps_is_refused_with_every_path():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    made = _plan.plan(
+        survey({"model": model}),
+        torch.device("mps:0"),
+        keep=_plan.Keep(survey({}), ()),
+        free_bytes=lambda device: None,
+    )
+    assert [(refusal.code, refusal.path) for refusal in made.refusals] == [
+        ("R040", "model[1].weight"),
+        ("R040", "model[1].bias"),
+    ]
+
+
+def test_a_buffer_with_a_live_graph_is_refused():
+    model = nn.Linear(2, 2)
+    model.state = model(torch.ones(1, 2))
+    assert {"R032", "R033"} >= refuses(model) >= {"R032"}
+
+
+def test_a_move_between_forward_and_backward_is_refused():
+    model = nn.Linear(2, 2)
+    loss = model(torch.ones(1, 2)).sum()
+    assert refuses(model) == {"R033"}
+    loss.backward()
+    tm.move(model, to="twin:0")  # the loss is still there, but its graph has run
+
+
+def test_a_retained_graph_is_refused():
+    model = nn.Linear(2, 2)
+    loss = model(torch.ones(1, 2)).square().sum()
+    loss.backward(retain_graph=True)
+    assert refuses(model) == {"R033"}
+
+
+def test_parametrization_caching_under_way_is_refused():
+    model = torch.nn.utils.parametrizations.orthogonal(nn.Linear(2, 2))
+    with torch.nn.utils.parametrize.cached():
+        model(torch.ones(1, 2)).sum().backward()
+        assert "R027" in refuses(model)
+    tm.move(model, to="twin:0")
+
+
+# ---------------------------------------------------------------- memory and time
+
+
+def test_not_enough_memory_is_refused_before_a_byte_is_copied(twin):
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))
+    before = trace(dict(model.named_parameters()))
+    twin.limit_bytes(twin.bytes_in_use("twin:0") + 50_000, "twin:0")
+    assert refuses(model) == {"R042"}
+    assert_same(before, trace(dict(model.named_parameters())))
+
+
+def test_memory_that_is_still_held_is_named(twin):
+    model = nn.Linear(8, 8)
+    snapshot = model.state_dict()
+    receipt = tm.move(model, to="twin:0")
+    assert [(str(held.path), held.nbytes) for held in receipt.held] == [("model.weight", 256), ("model.bias", 32)]
+    assert "'weight'" in receipt.held[0].by
+    assert snapshot["weight"].device.type == "cpu"
+    del snapshot
+    gc.collect()
+
+
+@pytest.mark.cuda
+def test_what_comes_back_from_the_gpu_can_be_read_at_once():
+    model = nn.Linear(4096, 4096)
+    expected = copy.deepcopy(model.state_dict())
+    tm.move(model, to="cuda")
+    with torch.no_grad():
+        for _ in range(50):
+            model.weight.mul_(1)
+    tm.move(model, to="cpu")
+    assert torch.equal(model.weight, expected["weight"])
