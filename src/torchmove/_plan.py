@@ -19,6 +19,7 @@ from torchmove._records import (
     Inventory,
     Move,
     Note,
+    Owner,
     Plan,
     Refusal,
     Repoint,
@@ -93,49 +94,56 @@ class _Places:
     """Where each slot goes, and why it does not go to the target."""
 
     def __init__(self, inventory: Inventory, target: torch.device, keep: Keep) -> None:
-        self.inventory, self.target, self.keep = inventory, target, keep
+        self.slots, self.number, self.target = inventory.slots, inventory.number, target
+        self.other_paths, self.keep = inventory.other_paths, keep
+        self.keeps = bool(keep.tensors or keep.patterns)
         self.why: dict[int, str] = {}
         self.known: dict[int, torch.device] = {}
+        self.answers: dict[tuple[type, int, bool, str], bool] = {}
 
     def all(self) -> tuple[torch.device, ...]:
-        keeps = bool(self.keep.tensors or self.keep.patterns)
-        return tuple(
-            self.target if slot.owner is None and not keeps and slot.dtype is not torch.uint8 else self.of(index, slot)
-            for index, slot in enumerate(self.inventory.slots)
-        )
-
-    def of(self, index: int, slot: Slot) -> torch.device:
-        known = self.known.get(index)
-        if known is None:
-            known = self.known[index] = self.decide(index, slot)
-        return known
+        known, decide = self.known, self.decide
+        for index, slot in enumerate(self.slots):
+            if index not in known:
+                known[index] = decide(index, slot)
+        return tuple(known[index] for index in range(len(known)))
 
     def decide(self, index: int, slot: Slot) -> torch.device:
         owner = slot.owner
-        if self.keep.has(slot.tensor, self.paths(slot)):
+        if self.keeps and self.keep.has(slot.tensor, self.paths(slot)):
             return self.stay(index, slot.device, "kept, as asked")
         if owner is not None:
-            if not slot.shape and _rules.on_cpu(owner):
-                return self.stay(index, _CPU, f"{owner.optimizer.__name__} keeps its {owner.key} on the CPU")
-            beside = self.place_of(owner.parameter, index)
-            if beside != self.target:
-                return self.stay(index, beside, "stays beside its parameter")
-        elif _rules.is_rng_state(slot):
+            if not slot.shape and self.on_cpu(owner, slot):
+                return self.stay(index, _CPU, f"{owner.optimizer.__name__} keeps its {slot.path.what} on the CPU")
+            beside = self.of(owner.parameter, index)
+            return self.target if beside is self.target else self.stay(index, beside, "stays beside its parameter")
+        if slot.dtype is torch.uint8 and _rules.is_rng_state(slot):
             return self.stay(index, slot.device, "the state of a random number generator")
         return self.target
 
-    def place_of(self, parameter: Tensor | None, asking: int) -> torch.device:
-        home = self.inventory.number.get(id(parameter), asking)
-        return self.target if home == asking else self.of(home, self.inventory.slots[home])
+    def on_cpu(self, owner: Owner, slot: Slot) -> bool:
+        question = (owner.optimizer, id(owner.group), owner.parameter is None, _rules.key_of(slot))
+        if question not in self.answers:
+            self.answers[question] = _rules.on_cpu(owner, question[-1])
+        return self.answers[question]
+
+    def of(self, tensor: Tensor | None, asking: int) -> torch.device:
+        home = self.number.get(id(tensor), asking)
+        if home == asking:
+            return self.target
+        if home not in self.known:
+            self.known[home] = self.decide(home, self.slots[home])
+        return self.known[home]
 
     def stay(self, index: int, device: torch.device, why: str) -> torch.device:
-        if device != self.target:
-            self.why[index] = why
+        if device == self.target:
+            return self.target
+        self.why[index] = why
         return device
 
     def paths(self, slot: Slot) -> Iterator[Path]:
         yield slot.path
-        yield from self.inventory.other_paths.get(id(slot.tensor), ())
+        yield from self.other_paths.get(id(slot.tensor), ())
 
 
 def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool) -> tuple[list[Move], list[Refusal]]:
@@ -191,6 +199,8 @@ def _room_refusals(rooms: Sequence[Room]) -> Iterator[Refusal]:
 
 
 def _mps_refusals(inventory: Inventory, placement: Sequence[torch.device], moving: set[int]) -> Iterator[Refusal]:
+    if not any(device.type == "mps" for device in set(placement)):
+        return
     for index in sorted(moving):
         slot = inventory.slots[index]
         if placement[index].type == "mps" and slot.dtype in _NOT_ON_MPS:
@@ -216,9 +226,11 @@ def _told_notes(inventory: Inventory, keep: Keep) -> Iterator[Note]:
 
 def _keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
     """What is to be kept must be there: a pattern with a slip in it would move what it was meant to hold."""
+    if not (keep.patterns or keep.roots):
+        return
     remedy = "print(tm.survey(...)) shows the paths"
     here = [slot.path for slot in inventory.slots] + [path for _, path in inventory.also]
-    here += [path for _, path in inventory.holders.values()] if keep.patterns else []
+    here += [path for _, path in inventory.holders.values()]
     for pattern, fits in keep.patterns.items():
         if not any(fits(path) for path in here):
             yield Refusal("R011", f"keep={pattern!r}", "no path matches it", remedy)

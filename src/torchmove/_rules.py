@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import optim
 
+from torchmove._paths import ITEM
 from torchmove._records import Owner, Slot
 
 Place = Literal["cpu", "parameter"]
@@ -60,14 +61,21 @@ def register_rule(optimizer: type, key: str, place: Place | Rule) -> None:
     _TABLE[optimizer, key] = place if callable(place) else lambda _: place
 
 
-def on_cpu(owner: Owner) -> bool:
-    """Does the optimizer keep this scalar on the CPU?"""
-    key = "*" if owner.parameter is None else owner.key
+def on_cpu(owner: Owner, key: str) -> bool:
+    """Does the optimizer keep its scalar of this name on the CPU?"""
     for base in owner.optimizer.__mro__:
-        rule = _TABLE.get((base, key))
+        rule = _TABLE.get((base, key if owner.parameter is not None else "*"))
         if rule is not None:
             return rule(owner.group) == "cpu"
     return False
+
+
+def key_of(slot: Slot) -> str:
+    """The name under which an optimizer has it: the first step behind its parameter, or within its group."""
+    step = slot.path
+    while step.before is not None and step.before.how is ITEM and step.before.before is not None:
+        step = step.before
+    return str(step.what)
 
 
 def is_rng_state(slot: Slot) -> bool:

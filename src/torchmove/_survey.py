@@ -22,6 +22,7 @@ from torchmove._graphs import in_live_graphs
 from torchmove._paths import Keyed, Path, make_path
 from torchmove._records import (
     Block,
+    Bunch,
     Child,
     DeviceValue,
     Fact,
@@ -34,6 +35,7 @@ from torchmove._records import (
     Slot,
     Told,
     attribute,
+    make_child,
 )
 from torchmove._shells import PLAIN, Unmovable, is_window, parts_of
 from torchmove._storage import look_all, look_at_whole, plain_torch, reached
@@ -76,6 +78,10 @@ def _without_collector() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            # To the oldest generation unseen, or the next allocation would have the collector look at all of them.
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -91,7 +97,7 @@ class _Found(NamedTuple):
 class _Stair(NamedTuple):
     """Where the walk stands in one holder: what is left to visit there, and what its children inherit."""
 
-    children: Iterator[Child | Fact]
+    children: Iterator[Child | Bunch | Fact]
     path: Path
     holder: Any
     role: Role | None
@@ -129,35 +135,53 @@ class _Walk:
         stack = self.stack
         while stack:
             stair = stack[-1]
-            before, role, owner = stair.path, stair.role, stair.owner
             for child in stair.children:
                 if isinstance(child, Fact):
-                    self.told.append(Told(before, stair.holder, child))
-                elif issubclass(type(child.value), Tensor):
-                    how, what, tensor, its_role, its_owner = child
-                    path = make_path((before, how, what)) if how is not _paths.KEYED else self.keyed(before, what)
-                    self.find(tensor, path, its_role or role or "tensor", its_owner or owner)
-                elif self.visit(child, stair):
+                    self.told.append(Told(stair.path, stair.holder, child))
+                elif self.visit_bunch(child, stair) if isinstance(child, Bunch) else self.visit(child, stair):
                     break  # a new stair is on the stack; this one goes on after it
             else:
                 stack.pop()
 
+    def visit_bunch(self, bunch: Bunch, stair: _Stair) -> bool:
+        """See to many children. True: some are holders, which come next."""
+        how, entries, role, owner, at = bunch
+        before = self.step(stair.path, *at) if at else stair.path
+        rest = []
+        for key, value in entries.items():
+            if issubclass(type(value), Tensor):
+                self.find(value, make_path((before, how, key)), role, owner)
+            elif type(value) not in ATOMS:
+                rest.append(make_child((how, key, value, role, owner)))
+        if rest:
+            self.stack.append(_make_stair((iter(rest), before, entries, role, owner)))
+        return bool(rest)
+
     def visit(self, child: Child, stair: _Stair) -> bool:
-        """See to a child that is no tensor. True: it has children of its own, which come next."""
+        """See to one child. True: it has children of its own, which come next."""
         how, what, value, role, owner = child
         kind = type(value)
+        if issubclass(kind, Tensor):
+            path = self.step(stair.path, how, what)
+            self.find(value, path, role or stair.role or "tensor", owner or stair.owner)
+            return False
         if kind in ATOMS or kind is torch.device:
             if kind is torch.device or kind is str:
                 self.note_device(child, stair)
             return False
         if id(value) in self.holders:
             return False
-        path = make_path((stair.path, how, what)) if how is not _paths.KEYED else self.keyed(stair.path, what)
+        path = self.step(stair.path, how, what)
         # A level is made by a reader on the way and gone at once: its id is not its own.
         if kind is not Level:
             self.holders[id(value)] = (value, path)
         self.open(value, path, role or stair.role, owner or stair.owner)
         return True
+
+    def step(self, before: Path, how: str, what: Any) -> Path:
+        if how is _paths.KEYED:
+            what = Keyed(what, self.paths.get(id(what), _NOWHERE))
+        return make_path((before, how, what))
 
     def open(self, value: Any, path: Path, role: Role | None, owner: Owner | None) -> None:
         kind = type(value)
@@ -175,9 +199,6 @@ class _Walk:
             self.paths[me] = path
             self.wave.append(_make_found((tensor, path, role, owner)))
 
-    def keyed(self, before: Path, key: Any) -> Path:
-        return make_path((before, _paths.KEYED, Keyed(key, self.paths.get(id(key), _NOWHERE))))
-
     def note_device(self, child: Child, stair: _Stair) -> None:
         if _devices.remembered(child.what, child.value) is not None:
             path = Path(stair.path, child.how, child.what)
@@ -188,15 +209,24 @@ class _Walk:
     def follow_tensors(self) -> None:
         while self.wave:
             wave, self.wave = self.wave, []
-            tensors = [found.tensor for found in wave]
-            for found, plain, carries in zip(wave, map(is_window, tensors), map(_carries, tensors), strict=True):
-                if plain:
-                    self.windows.append(found)
-                    if carries:
-                        self.push(found, _hung_on(found.tensor))
-                else:
+            for found in wave:
+                tensor = found.tensor
+                if not is_window(tensor):
                     self.visit_shell(found)
+                    continue
+                self.windows.append(found)
+                self.follow_gradient(found)
+                if tensor.__dict__ or tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+                    self.push(found, _hung_on(tensor))
             self.climb()
+
+    def follow_gradient(self, found: _Found) -> None:
+        tensor = found.tensor
+        # Asking the result of a computation for its gradient is answered with a warning.
+        gradient = tensor.grad if tensor.is_leaf else None
+        if gradient is not None:
+            path = make_path((found.path, _paths.ATTRIBUTE, "grad"))
+            self.find(gradient, path, "gradient", Owner(Tensor, _NO_GROUP, tensor))
 
     def push(self, found: _Found, children: Iterable[Child]) -> None:
         self.stack.append(_make_stair((iter(children), found.path, found.tensor, None, None)))
@@ -208,6 +238,7 @@ class _Walk:
         except Unmovable as error:
             self.tell(found, Fact("R031", str(error), "keep it, or move it by its own means before"))
             return
+        self.follow_gradient(found)
         if parts is None:
             self.wholes.append(found)
             self.push(found, _hung_on(tensor))
@@ -258,6 +289,7 @@ class _Walk:
                     self.tell(slot, _META)
 
 
+_NO_GROUP: dict[str, Any] = {}
 _NOWHERE = _paths.root("...")
 _make_stair = partial(tuple.__new__, _Stair)
 _make_found = partial(tuple.__new__, _Found)
@@ -267,34 +299,28 @@ _make_block = partial(tuple.__new__, Block)
 
 def _blocks(slots: Sequence[Slot]) -> Iterator[Block]:
     """The slots by storage. Nearly always a storage has one, and it sees all of it."""
+    first_of: dict[int, int] = {}
     shared: dict[int, list[int]] = {}
     for index, storage in enumerate(map(attrgetter("storage"), slots)):
-        if storage in shared:
-            shared[storage].append(index)
-        else:
-            shared[storage] = [index]
-    for indices in shared.values():
-        first = slots[indices[0]]
-        size = first.storage_bytes
+        first = first_of.setdefault(storage, index)
+        if first != index:
+            shared.setdefault(storage, [first]).append(index)
+    wholes: dict[int, tuple[tuple[int, int], ...]] = {}  # one for all storages of a size
+    for storage, first in first_of.items():
+        slot = slots[first]
+        size = slot.storage_bytes
+        indices = tuple(shared[storage]) if storage in shared else (first,)
         if size < 0:
             spans: tuple[tuple[int, int], ...] = ()
-        elif first.nbytes == size or any(slots[index].nbytes == size for index in indices):
-            spans = ((0, size),)
+        elif slot.nbytes == size or any(slots[index].nbytes == size for index in indices):
+            spans = wholes.setdefault(size, ((0, size),))
         else:
             spans = reached([slots[index] for index in indices])
-        yield _make_block((tuple(indices), first.device, size, spans))
-
-
-def _carries(tensor: Tensor) -> bool:
-    # Asking a result of a computation for its gradient is answered with a warning.
-    has_grad = tensor.is_leaf and tensor.grad is not None
-    return bool(has_grad or tensor.__dict__ or tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
+        yield _make_block((indices, slot.device, size, spans))
 
 
 def _hung_on(tensor: Tensor, besides: tuple[Tensor, ...] = ()) -> Iterator[Child]:
-    """What a tensor carries: its gradient, its attributes, its hooks."""
-    if tensor.is_leaf and tensor.grad is not None:
-        yield attribute("grad", tensor.grad, "gradient", Owner(Tensor, "grad", {}, tensor))
+    """What a tensor carries besides its gradient: attributes and hooks."""
     for name, value in tensor.__dict__.items():
         if type(value) not in ATOMS and not any(value is part for part in besides):
             yield attribute(name, value)

@@ -5,12 +5,13 @@ The small ones are named tuples: a state may have 100 000 tensors, and a named t
 
 from torchmove._records.inventory import Block, DeviceValue, Inventory, Shell, Slot, Told
 from torchmove._records.planned import Digest, Move, Note, Plan, Refusal, Repoint, Room, Stay
-from torchmove._records.reading import Child, Fact, Level, Owner, Reader, Role, attribute, item, make_child, make_owner
+from torchmove._records.reading import Bunch, Child, Fact, Level, Owner, Reader, Role, attribute, item, make_child
 from torchmove._records.receipt import Held, Mover, Receipt
 from torchmove._records.verdict import Finding, Verdict
 
 __all__ = [
     "Block",
+    "Bunch",
     "Child",
     "DeviceValue",
     "Digest",
@@ -38,5 +39,4 @@ __all__ = [
     "attribute",
     "item",
     "make_child",
-    "make_owner",
 ]

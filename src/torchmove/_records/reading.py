@@ -14,10 +14,9 @@ Role = Literal["parameter", "buffer", "gradient", "state", "computed", "tensor"]
 
 
 class Owner(NamedTuple):
-    """The place of a tensor in an optimizer: which entry, of which parameter (None: of the group), in which group."""
+    """Whose a tensor is: a parameter's, as state in an optimizer or as gradient, or (None) a group's."""
 
     optimizer: type
-    key: str
     group: Mapping[str, Any]
     parameter: Tensor | None
 
@@ -32,9 +31,21 @@ class Child(NamedTuple):
     owner: Owner | None = None
 
 
-# Like Owner(...) and Child(...), from a tuple, at half the price: every tensor of an optimizer gets both.
-make_owner = partial(tuple.__new__, Owner)
+# Like Child(...), from a tuple, at half the price.
 make_child = partial(tuple.__new__, Child)
+
+
+class Bunch(NamedTuple):
+    """Children all of one kind, as the holder keeps them: each is reached by its key. Mostly tensors.
+
+    `at` is a step between the holder and the entries. The same could be said one by one, at three times the price.
+    """
+
+    how: str
+    entries: Mapping[Any, Any]
+    role: Role
+    owner: Owner | None = None
+    at: tuple[str, Any] | None = None
 
 
 def attribute(name: str, value: Any, role: Role | None = None, owner: Owner | None = None) -> Child:
@@ -50,7 +61,7 @@ def item(key: Any, value: Any, role: Role | None = None, owner: Owner | None = N
 class Level(NamedTuple):
     """Children one step further down, for a reader that knows more of them than the container they are in."""
 
-    children: Iterable[Child]
+    children: Iterable[Child | Bunch]
 
 
 class Fact(NamedTuple):
@@ -64,4 +75,4 @@ class Fact(NamedTuple):
 class Reader(Protocol):
     """Says what is inside one kind of holder, from stored state alone: no property and no user code runs."""
 
-    def __call__(self, holder: Any, /) -> Iterable[Child | Fact]: ...
+    def __call__(self, holder: Any, /) -> Iterable[Child | Bunch | Fact]: ...

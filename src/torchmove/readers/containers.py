@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmove._paths import KEY, KEYED, MEMBER
-from torchmove._records import Child, Level, Reader, attribute, item
+from torchmove._paths import ITEM, KEY, KEYED, MEMBER
+from torchmove._records import Child, Level, Reader, attribute, item, make_child
 from torchmove._stored import ATOMS, attributes
 
 _OWN = {dict, OrderedDict, defaultdict, list, tuple, set, frozenset, deque}
@@ -19,7 +19,7 @@ _OWN = {dict, OrderedDict, defaultdict, list, tuple, set, frozenset, deque}
 def read_dict(holder: dict[Any, Any]) -> Iterator[Child]:
     for index, (key, value) in enumerate(dict.items(holder)):
         if type(key) in ATOMS:
-            yield item(key, value)
+            yield make_child((ITEM, key, value, None, None))
         elif issubclass(type(key), Tensor):
             yield Child(MEMBER, index, key)
             yield Child(KEYED, key, value)
@@ -33,7 +33,7 @@ def read_sequence(holder: Any) -> Iterator[Child]:
     walk = list.__iter__ if issubclass(type(holder), list) else deque.__iter__
     for index, value in enumerate(walk(holder)):
         if type(value) not in ATOMS:
-            yield item(index, value)
+            yield make_child((ITEM, index, value, None, None))
     yield from _hung_on(holder)
 
 

@@ -13,22 +13,17 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from torchmove._paths import ATTRIBUTE, ITEM
-from torchmove._records import Child, Fact, Reader, Role
+from torchmove._records import Bunch, Child, Fact, Reader, make_child
 from torchmove._stored import ATOMS
 
-_REGISTERED: tuple[tuple[str, Role | None], ...] = (
-    ("_parameters", "parameter"),
-    ("_buffers", "buffer"),
-    ("_modules", None),
-)
-_REGISTERED_NAMES = {name for name, _ in _REGISTERED}
+_REGISTERED = {"_parameters", "_buffers", "_modules"}
 _PLAIN_CONTAINERS = {dict, OrderedDict, list, set, tuple}  # most modules have a dozen of them, for hooks, all empty
 # Their children are reached by index or key; those of all others by name.
-_INDEXED = (nn.Sequential, nn.ModuleList, nn.ParameterList)
+_INDEXED = (nn.Sequential, nn.ModuleList)
 _KEYED = (nn.ModuleDict, nn.ParameterDict)
 
 
-def read(module: nn.Module) -> Iterator[Child | Fact]:
+def read(module: nn.Module) -> Iterator[Child | Bunch | Fact]:
     stored = object.__getattribute__(module, "__dict__")
     kind = type(module)
     if "_hf_hook" in stored:
@@ -38,19 +33,27 @@ def read(module: nn.Module) -> Iterator[Child | Fact]:
     if issubclass(kind, fx.GraphModule):
         yield from _baked_devices(module)
     how = ITEM if issubclass(kind, _KEYED) else ATTRIBUTE
-    for where, role in _REGISTERED:
-        for name, value in stored.get(where, {}).items():
-            if value is not None:
-                indexed = name.isdigit() and issubclass(kind, _INDEXED)
-                yield Child(ITEM, int(name), value, role) if indexed else Child(how, name, value, role)
+    if stored.get("_parameters"):
+        yield _parameters(kind, how, stored["_parameters"])
+    if stored.get("_buffers"):
+        yield Bunch(how, stored["_buffers"], "buffer")
+    for name, value in stored.get("_modules", {}).items():
+        indexed = issubclass(kind, _INDEXED) and name.isdigit()
+        yield make_child((ITEM, int(name), value, None, None) if indexed else (how, name, value, None, None))
     computed = _computed_names(stored) if stored.get("_forward_pre_hooks") else ()
     for name, value in stored.items():
         kind = type(value)
-        if kind in ATOMS or name in _REGISTERED_NAMES or (kind in _PLAIN_CONTAINERS and not value):
+        if kind in ATOMS or name in _REGISTERED or (kind in _PLAIN_CONTAINERS and not value):
             continue
         if kind in _PLAIN_CONTAINERS and _holds_module(value):
             yield Fact("N020", f"modules in the plain {kind.__name__} .{name}: no optimizer sees their parameters")
         yield Child(ATTRIBUTE, name, value, "computed" if name in computed else None)
+
+
+def _parameters(kind: type, how: str, registered: dict[str, Any]) -> Bunch:
+    if issubclass(kind, nn.ParameterList):
+        return Bunch(ITEM, {int(name): value for name, value in registered.items()}, "parameter")
+    return Bunch(how, registered, "parameter")
 
 
 def _computed_names(stored: dict[str, Any]) -> set[str]:
