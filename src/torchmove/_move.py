@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from torchmove import _apply, _devices, _plan, _survey, _verify, movers
+from torchmove._collector import without_collector
 from torchmove._digest import digests
 from torchmove._errors import MoveRefused, VerificationError
 from torchmove._names import names_of
@@ -47,9 +48,8 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | Plan | None
         return _verify.verify_move(_survey.survey(named), made)
     if on is None:
         raise TypeError("verify needs on=, the device where all should be, or after=, the receipt of a move")
-    now = _survey.survey(named)
-    would = _plan.plan(now, _target(on), keep=_keep(named, ()), free_bytes=lambda _: None)
-    return _verify.verify_place(now, would)
+    would = plan_for(named, _target(on), (), lambda _: None)
+    return _verify.verify_place(would.inventory, would)
 
 
 def move(
@@ -90,13 +90,18 @@ def _caller() -> FrameType | None:
 def _planned(objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: Thoroughness) -> Plan:
     if verify not in ("quick", "bytes", "off"):
         raise ValueError(f"verify is 'quick', 'bytes' or 'off', not {verify!r}")
-    target = _target(to)
-    inventory = _survey.survey(objects)
-    made = _plan.plan(inventory, target, keep=_keep(objects, keep), free_bytes=_devices.free_bytes)
+    made = plan_for(objects, _target(to), keep, _devices.free_bytes)
     if verify == "bytes" and made.ok:
         with plain_torch():
-            made = replace(made, digests=digests(inventory.slots))
+            made = replace(made, digests=digests(made.inventory.slots))
     return made
+
+
+def plan_for(objects: dict[str, Any], target: torch.device, keep: Sequence[Any], free_bytes: _plan.FreeBytes) -> Plan:
+    """Survey and plan: all that happens before a device is touched."""
+    with without_collector():
+        inventory = _survey.survey(objects)
+        return _plan.plan(inventory, target, keep=_keep(objects, keep), free_bytes=free_bytes)
 
 
 def _target(to: Device) -> torch.device:

@@ -27,7 +27,7 @@ from torchmove._records import (
     Slot,
     Stay,
 )
-from torchmove._storage import packed
+from torchmove._storage import has_storage, packed
 from torchmove.report import readable_bytes
 
 FreeBytes = Callable[[torch.device], int | None]
@@ -76,6 +76,9 @@ def plan(
     refusals += _mps_refusals(inventory, placement, moving)
     refusals += _room_refusals(rooms)
     refusals += _keep_refusals(inventory, keep)
+    if moves and not has_storage(target.type):
+        refusals += _mixed_refusals(inventory.slots, moves)
+        notes.append(Note("N041", str(target), "has no storages: strides and views are not kept there, ties are"))
     return Plan(
         inventory=inventory,
         target=target,
@@ -205,6 +208,15 @@ def _mps_refusals(inventory: Inventory, placement: Sequence[torch.device], movin
         slot = inventory.slots[index]
         if placement[index].type == "mps" and slot.dtype in _NOT_ON_MPS:
             yield Refusal("R040", str(slot.path), f"mps has no {slot.dtype}", "convert it first: .float()")
+
+
+def _mixed_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Refusal]:
+    for move in moves:
+        first, *others = (slots[index] for index in move.block.slots)
+        for other in others:
+            if other.dtype != first.dtype:
+                why = f"shares memory with {first.path} of another dtype, which {move.target.type} cannot"
+                yield Refusal("R043", str(other.path), why, "clone one of them first")
 
 
 def _told_refusals(inventory: Inventory, keep: Keep, moving: set[int]) -> Iterator[Refusal]:

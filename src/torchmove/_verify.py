@@ -82,7 +82,8 @@ def _aliasing(case: Case) -> Iterator[Finding]:
         shared = [case.plan.inventory.slots[index] for index in block.slots]
         present = [slots[number[id(slot.tensor)]] for slot in shared if id(slot.tensor) in number]
         for slot in present[1:]:
-            if slot.storage != present[0].storage and not block.opaque:
+            # On a device without storages nobody can tell.
+            if slot.storage != present[0].storage and slot.storage_bytes >= 0:
                 why = f"no longer shares its storage with {present[0].path}"
                 yield Finding("V201", str(slot.path), why, _REPORT_IT)
     for block in case.now.blocks:

@@ -1,0 +1,226 @@
+"""The walk through a state, with the readers, from holder to holder, to every tensor.
+
+It goes in waves: first through the holders, then through what the tensors found on the way carry, and so on. It only
+collects the tensors; they are read all together later, which is the quicker way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmove import _devices, _paths
+from torchmove._paths import Keyed, Path, make_path
+from torchmove._records import (
+    Bunch,
+    Child,
+    DeviceValue,
+    Fact,
+    Level,
+    Owner,
+    Reader,
+    Role,
+    Shell,
+    Told,
+    attribute,
+    make_child,
+)
+from torchmove._shells import Unmovable, is_window, parts_of
+from torchmove._stored import ATOMS
+from torchmove.readers import reader_for
+
+
+class Found(NamedTuple):
+    """A tensor that the walk came across."""
+
+    tensor: Tensor
+    path: Path
+    role: Role
+    owner: Owner | None
+
+
+class _Stair(NamedTuple):
+    """Where the walk stands in one holder: what is left to visit there, and what its children inherit."""
+
+    children: Iterator[Child | Bunch | Fact]
+    path: Path
+    holder: Any
+    role: Role | None
+    owner: Owner | None
+
+
+class Walk:
+    """One survey under way. Walks with a stack of its own: a state may be deeper than Python's."""
+
+    def __init__(self) -> None:
+        self.wave: list[Found] = []
+        self.windows: list[Found] = []
+        self.wholes: list[Found] = []
+        self.shells: list[Shell] = []
+        self.told: list[Told] = []
+        self.device_values: list[DeviceValue] = []
+        self.also: list[tuple[int, Path]] = []
+        self.paths: dict[int, Path] = {}  # of every tensor seen, by its id
+        self.holders: dict[int, tuple[Any, Path]] = {}  # every holder seen; holding it keeps its id its own
+        self.readers: dict[type, Reader] = {}
+        self.stack: list[_Stair] = []
+
+    # ------------------------------------------------------------ through the holders
+
+    def enter(self, path: Path, value: Any) -> None:
+        """Walk a given object."""
+        if issubclass(type(value), Tensor):
+            self.find(value, path, "tensor", None)
+        elif type(value) not in ATOMS:
+            self.open(value, path, None, None)
+            self.climb()
+
+    def climb(self) -> None:
+        """Walk what is on the stack, the first child first."""
+        stack = self.stack
+        while stack:
+            stair = stack[-1]
+            for child in stair.children:
+                if isinstance(child, Fact):
+                    self.told.append(Told(stair.path, stair.holder, child))
+                elif self.visit_bunch(child, stair) if isinstance(child, Bunch) else self.visit(child, stair):
+                    break  # a new stair is on the stack; this one goes on after it
+            else:
+                stack.pop()
+
+    def visit_bunch(self, bunch: Bunch, stair: _Stair) -> bool:
+        """See to many children. True: some are holders, which come next."""
+        how, entries, role, owner, at = bunch
+        before = self.step(stair.path, *at) if at else stair.path
+        rest = []
+        for key, value in entries.items():
+            if issubclass(type(value), Tensor):
+                self.find(value, make_path((before, how, key)), role, owner)
+            elif type(value) not in ATOMS:
+                rest.append(make_child((how, key, value, role, owner)))
+        if rest:
+            self.stack.append(_make_stair((iter(rest), before, entries, role, owner)))
+        return bool(rest)
+
+    def visit(self, child: Child, stair: _Stair) -> bool:
+        """See to one child. True: it has children of its own, which come next."""
+        how, what, value, role, owner = child
+        kind = type(value)
+        if issubclass(kind, Tensor):
+            path = self.step(stair.path, how, what)
+            self.find(value, path, role or stair.role or "tensor", owner or stair.owner)
+            return False
+        if kind in ATOMS or kind is torch.device:
+            if kind is torch.device or kind is str:
+                self.note_device(child, stair)
+            return False
+        if id(value) in self.holders:
+            return False
+        path = self.step(stair.path, how, what)
+        # A level is made by a reader on the way and gone at once: its id is not its own.
+        if kind is not Level:
+            self.holders[id(value)] = (value, path)
+        self.open(value, path, role or stair.role, owner or stair.owner)
+        return True
+
+    def step(self, before: Path, how: str, what: Any) -> Path:
+        if how is _paths.KEYED:
+            what = Keyed(what, self.paths.get(id(what), _NOWHERE))
+        return make_path((before, how, what))
+
+    def open(self, value: Any, path: Path, role: Role | None, owner: Owner | None) -> None:
+        kind = type(value)
+        reader = self.readers.get(kind)
+        if reader is None:
+            reader = self.readers[kind] = reader_for(kind)
+            self.told += [Told(path, value, fact) for fact in _on_class(kind)]
+        self.stack.append(_make_stair((iter(reader(value)), path, value, role, owner)))
+
+    def find(self, tensor: Tensor, path: Path, role: Role, owner: Owner | None) -> None:
+        me = id(tensor)
+        if me in self.paths:
+            self.also.append((me, path))
+        else:
+            self.paths[me] = path
+            self.wave.append(_make_found((tensor, path, role, owner)))
+
+    def note_device(self, child: Child, stair: _Stair) -> None:
+        if _devices.remembered(child.what, child.value) is not None:
+            path = Path(stair.path, child.how, child.what)
+            self.device_values.append(DeviceValue(stair.holder, child.how, child.what, child.value, path))
+
+    # ------------------------------------------------------------ through what tensors carry
+
+    def follow_tensors(self) -> None:
+        while self.wave:
+            wave, self.wave = self.wave, []
+            for found in wave:
+                tensor = found.tensor
+                if not is_window(tensor):
+                    self.visit_shell(found)
+                    continue
+                self.windows.append(found)
+                self.follow_gradient(found)
+                if tensor.__dict__ or tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+                    self.push(found, _hung_on(tensor))
+            self.climb()
+
+    def follow_gradient(self, found: Found) -> None:
+        tensor = found.tensor
+        # Asking the result of a computation for its gradient is answered with a warning.
+        gradient = tensor.grad if tensor.is_leaf else None
+        if gradient is not None:
+            path = make_path((found.path, _paths.ATTRIBUTE, "grad"))
+            self.find(gradient, path, "gradient", Owner(Tensor, _NO_GROUP, tensor))
+
+    def push(self, found: Found, children: Iterable[Child]) -> None:
+        self.stack.append(_make_stair((iter(children), found.path, found.tensor, None, None)))
+
+    def visit_shell(self, found: Found) -> None:
+        tensor, path, role, owner = found
+        try:
+            parts = parts_of(tensor)
+        except Unmovable as error:
+            self.tell(found, Fact("R031", str(error), "keep it, or move it by its own means before"))
+            return
+        self.follow_gradient(found)
+        if parts is None:
+            self.wholes.append(found)
+            self.push(found, _hung_on(tensor))
+            return
+        inner = tuple(part.tensor for part in parts.parts)
+        self.shells.append(Shell(tensor, path, role, owner, inner, parts.rebuild))
+        inside = [Child(part.how, part.what, part.tensor, role, owner) for part in parts.parts]
+        self.push(found, [*inside, *_hung_on(tensor, besides=inner)])
+
+    def tell(self, found: Found, fact: Fact) -> None:
+        self.told.append(Told(found.path, found.tensor, fact))
+
+
+_NO_GROUP: dict[str, Any] = {}
+_NOWHERE = _paths.root("...")
+# Like Found(...) and _Stair(...), from a tuple, at half the price.
+_make_found = partial(tuple.__new__, Found)
+_make_stair = partial(tuple.__new__, _Stair)
+
+
+def _hung_on(tensor: Tensor, besides: tuple[Tensor, ...] = ()) -> Iterator[Child]:
+    """What a tensor carries besides its gradient: attributes and hooks."""
+    for name, value in tensor.__dict__.items():
+        if type(value) not in ATOMS and not any(value is part for part in besides):
+            yield attribute(name, value)
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = getattr(tensor, name)
+        if hooks:
+            yield attribute(name, hooks)
+
+
+def _on_class(kind: type) -> Iterator[Fact]:
+    for base in kind.__mro__:
+        for name, value in vars(base).items():
+            if issubclass(type(value), Tensor):
+                yield Fact("N021", f"{base.__name__}.{name} is a tensor on the class: it is out of reach and stays")

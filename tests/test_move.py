@@ -1,0 +1,303 @@
+"""The calls as users make them: what they take, what they refuse, in which surroundings they work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from laws import assert_same, trace
+from torch import Tensor, nn
+from zoo import ZOO, numbers
+
+import torchmove as tm
+
+
+def refusals(call: Callable[[], Any]) -> list[tuple[str, str]]:
+    with pytest.raises(tm.MoveRefused) as error:
+        call()
+    return [(refusal.code, refusal.path) for refusal in error.value.refusals]
+
+
+# ---------------------------------------------------------------- to
+
+
+def test_to_takes_what_torch_device_takes():
+    model = nn.Linear(1, 1)
+    for target in (torch.device("twin", 1), "twin:0", "twin", "cpu", torch.device("cpu")):
+        tm.move(model, to=target)
+        expected = torch.device(target)
+        assert model.weight.device == (torch.device("twin:0") if expected == torch.device("twin") else expected)
+
+
+def test_auto_is_the_accelerator_of_the_machine():
+    model = nn.Linear(1, 1)
+    tm.move(model, to="auto")
+    assert model.weight.device.type == torch.accelerator.current_accelerator().type
+
+
+@pytest.mark.parametrize("target", ["twin:2", "nonsense", "meta", "hpu", 3.5])
+def test_a_device_that_does_not_exist_is_refused(target):
+    model = nn.Linear(1, 1)
+    assert refusals(lambda: tm.move(model, to=target)) == [("R010", f"to={target!r}")]
+    assert model.weight.device.type == "cpu"
+
+
+# ---------------------------------------------------------------- keep
+
+
+def test_patterns_keep_what_they_match():
+    model = nn.ModuleDict({"a": ZOO["nested_modules"]().objects[0], "b": nn.Linear(1, 1)})
+    model.table = numbers(2)
+    tm.move(model, to="twin:0", keep=["model['a'][1]", "*.table"])
+    assert model["a"][1][0].weight.device.type == model.table.device.type == "cpu"
+    assert model["a"][0].weight.device.type == model["b"].weight.device.type == "twin"
+
+
+def test_a_pattern_matches_whole_steps():
+    model = nn.Module()
+    model.a, model.ab = numbers(1), numbers(2)
+    tm.move(model, to="twin:0", keep=["model.a"])
+    assert model.a.device.type == "cpu"
+    assert model.ab.device.type == "twin"
+
+
+def test_a_kept_module_keeps_its_optimizer_state_with_it():
+    state = ZOO["adamw"]()
+    model, optimizer = state.objects
+    tm.move(model, optimizer, to="twin:0", keep=[model[0]])
+    assert {str(tensor.device) for tensor in optimizer.state[model[0].weight].values()} == {"cpu"}
+    assert model[0].weight.grad.device.type == "cpu"
+    assert optimizer.state[model[2].weight]["exp_avg"].device.type == "twin"
+
+
+def test_a_kept_tensor_and_a_list_of_tensors_stay():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1))
+    tm.move(model, to="twin:0", keep=[model[0].weight, list(model[1].parameters())])
+    assert [parameter.device.type for parameter in model.parameters()] == ["cpu", "twin", "cpu", "cpu", "twin", "twin"]
+
+
+def test_a_kept_optimizer_keeps_its_state_but_not_the_model():
+    model, optimizer = ZOO["adamw"]().objects
+    tm.move(model, optimizer, to="twin:0", keep=[optimizer])
+    assert model[0].weight.device.type == "twin"
+    assert optimizer.state[model[0].weight]["exp_avg"].device.type == "cpu"
+
+
+def test_what_is_kept_but_not_there_is_refused():
+    model = nn.Linear(1, 1)
+    found = refusals(lambda: tm.move(model, to="twin:0", keep=["model.wieght", nn.Linear(1, 1)]))
+    assert [code for code, _ in found] == ["R011", "R011"]
+    assert model.weight.device.type == "cpu"
+
+
+def test_memory_shared_between_kept_and_moved_is_refused():
+    flat = numbers(4)
+    model = nn.Module()
+    model.left, model.right = flat[:2], flat[2:]
+    assert [code for code, _ in refusals(lambda: tm.move(model, to="twin:0", keep=["model.left"]))] == ["R041"]
+
+
+def test_what_stands_in_the_way_of_a_kept_object_does_not_matter():
+    model = nn.ModuleDict({"real": nn.Linear(1, 1), "meta": nn.Linear(1, 1, device="meta")})
+    tm.move(model, to="twin:0", keep=[model["meta"]])
+    assert model["real"].weight.device.type == "twin"
+
+
+# ---------------------------------------------------------------- refusals, plans, receipts
+
+
+def test_all_reasons_are_given_at_once():
+    model = nn.Sequential(nn.Linear(1, 1, device="meta"), torch.nn.DataParallel(nn.Linear(1, 1)))
+    found = refusals(lambda: tm.move(model, to="twin:0"))
+    assert sorted({code for code, _ in found}) == ["R020", "R030"]
+
+
+def test_a_refused_plan_is_not_applied():
+    plan = tm.plan(nn.Linear(1, 1, device="meta"), to="twin:0")
+    assert not plan.ok
+    assert {code for code, _ in refusals(lambda: tm.apply(plan))} == {"R030"}
+
+
+def test_a_plan_is_applied_once_and_not_to_another_state():
+    model = nn.Linear(1, 1)
+    plan = tm.plan(model, to="twin:0")
+    tm.apply(plan)
+    assert refusals(lambda: tm.apply(plan)) == [("R013", "plan")]
+    plan = tm.plan(model, to="cpu")
+    model.weight.grad = torch.ones(1, 1, device="twin:0")
+    assert refusals(lambda: tm.apply(plan)) == [("R013", "plan")]
+
+
+def test_bytes_are_compared_when_asked():
+    model = nn.Linear(3, 3)
+    receipt = tm.move(model, to="twin:0", verify="bytes")
+    assert "values" in receipt.verdict.checked
+    with torch.no_grad():
+        model.weight[0, 0] += 1
+    verdict = tm.verify(model, after=receipt)
+    assert [(finding.code, finding.path) for finding in verdict.findings] == [("V101", "model.weight")]
+    with pytest.raises(tm.VerificationError):
+        verdict.raise_if_bad()
+
+
+def test_verify_finds_what_a_later_to_breaks():
+    model = ZOO["tied_weights"]().objects[0]
+    receipt = tm.move(model, to="twin:0")
+    model.to("cpu")  # unties on this class of device
+    found = {finding.code for finding in tm.verify(model, after=receipt).findings}
+    assert {"V301", "V302"} <= found
+
+
+def test_verify_without_a_question_says_what_it_needs():
+    with pytest.raises(TypeError, match="on="):
+        tm.verify(nn.Linear(1, 1))
+
+
+def test_an_unknown_mover_is_refused():
+    assert refusals(lambda: tm.move(nn.Linear(1, 1), to="twin:0", mover="rocket")) == [("R012", "mover='rocket'")]
+
+
+def test_a_wrong_thoroughness_is_an_error():
+    with pytest.raises(ValueError, match="bytes"):
+        tm.move(nn.Linear(1, 1), to="twin:0", verify="a bit")
+
+
+def test_the_receipt_counts_what_moved():
+    model = nn.Linear(3, 3)
+    receipt = tm.move(model, to="twin:0")
+    assert (receipt.plan.tensors, receipt.moved_bytes, receipt.mover) == (2, 48, "plain")
+    assert receipt.seconds > 0
+
+
+# ---------------------------------------------------------------- surroundings
+
+SURROUNDINGS: dict[str, Callable[[], Any]] = {
+    "nothing": nullcontext,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "default device": lambda: torch.device("twin:1"),
+    "anomaly detection": torch.autograd.set_detect_anomaly,
+    "saved tensor hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda x: x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("surroundings", SURROUNDINGS)
+def test_it_works_in_any_surroundings(surroundings, route):
+    model, optimizer = ZOO["adamw"]().objects
+    route.start(model, optimizer)
+    before = trace(dict(model.named_parameters()))
+    around = SURROUNDINGS[surroundings]
+    with around() if surroundings != "anomaly detection" else around(True):
+        route.there(model, optimizer)
+    assert_same(before, trace(dict(model.named_parameters())))
+    optimizer.zero_grad()
+    model(torch.ones(1, 3, device=route.away)).sum().backward()
+    optimizer.step()
+
+
+def test_it_works_in_another_thread():
+    model = nn.Linear(1, 1)
+    thread = threading.Thread(target=lambda: tm.move(model, to="twin:0"))
+    thread.start()
+    thread.join()
+    assert model.weight.device.type == "twin"
+
+
+def test_modules_with_an_apply_of_their_own_get_their_chance(route):
+    class Flattened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(numbers(4))
+            self.seen: list[torch.device] = []
+
+        def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+            result = super()._apply(fn, recurse)
+            self.seen.append(self.weight.device)
+            return result
+
+    model = nn.Sequential(Flattened())
+    route.start(model)
+    model[0].seen.clear()
+    weight = model[0].weight
+    route.there(model)
+    assert model[0].seen == [route.away]
+    assert model[0].weight is weight
+
+
+def test_a_registered_reader_is_used_and_a_registered_rule_too():
+    class Ring:
+        __slots__ = ("handle",)
+
+    class Clocked(torch.optim.SGD):
+        pass
+
+    frames = numbers(3)
+
+    @tm.register_reader(Ring)
+    def read(ring):
+        yield tm.item("frames", frames)
+
+    tm.register_rule(Clocked, "ticks", "cpu")
+    model = nn.Linear(1, 1)
+    optimizer = Clocked(model.parameters())
+    optimizer.state[model.weight] = {"ticks": torch.tensor(1.0), "other": torch.tensor(2.0)}
+    tm.move(model, optimizer, Ring(), to="twin:0")
+    assert frames.device.type == "twin"
+    assert optimizer.state[model.weight]["ticks"].device.type == "cpu"
+    assert optimizer.state[model.weight]["other"].device.type == "twin"
+
+
+@pytest.mark.parametrize("bad", [tm.register_reader, lambda: tm.register_reader("Ring")])
+def test_a_reader_needs_types(bad):
+    with pytest.raises(TypeError):
+        bad()
+
+
+def test_a_rule_needs_a_place():
+    with pytest.raises(ValueError, match="cpu"):
+        tm.register_rule(torch.optim.SGD, "ticks", "gpu")
+
+
+# ---------------------------------------------------------------- a device without storages
+
+NO_STORAGE = """
+import torch, torchmove as tm
+from torch._lazy import ts_backend
+
+ts_backend.init()
+flat = torch.arange(6.0)
+model = torch.nn.Linear(2, 3)
+model.one, model.two, model.tied = flat[:4], flat[2:], model.weight
+model.weight.register_hook(lambda gradient: gradient * 2)
+before = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+identity = id(model.weight)
+receipt = tm.move(model, to="lazy", verify="bytes")
+assert {str(slot.device) for slot in tm.survey(model).slots} == {"lazy:0"}
+assert [note.code for note in receipt.plan.notes] == ["N041"]
+model.one[3] = 10.0
+assert model.two.cpu().tolist() == [2, 10, 4, 5]  # still one piece of memory
+model(torch.ones(1, 2, device="lazy")).sum().backward()
+assert model.weight.grad.cpu().tolist() == [[2, 2]] * 3
+tm.move(model, to="cpu", verify="bytes")
+assert id(model.weight) == identity and model.tied is model.weight
+assert {name: tensor.tolist() for name, tensor in model.state_dict().items()} == before
+model.mixed = [flat, flat.view(torch.int32)]
+try:
+    tm.move(model, to="lazy")
+except tm.MoveRefused as error:
+    print([refusal.code for refusal in error.refusals])
+"""
+
+
+def test_a_device_without_storages_is_served_too():
+    """In a process of its own: torch's lazy device and the twin device cannot be told apart within one."""
+    ran = subprocess.run([sys.executable, "-c", NO_STORAGE], capture_output=True, text=True, check=False)
+    assert ran.stdout == "['R043']\n", ran.stderr

@@ -1,0 +1,116 @@
+"""The shape of the code: who imports whom, where torch's private names are, what is public."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import torchmove as tm
+
+SOURCE = Path(tm.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# Imports go one way: a file may import from layers before its own, and from its own where that is said here.
+LAYERS: list[set[str]] = [
+    {"report"},
+    {"_errors", "_paths"},
+    {"_records"},
+    {"_stored", "_devices", "_graphs", "_shells", "_storage", "_names", "_collector", "_interrupts"},
+    {"readers", "movers", "_rules", "_digest", "_held"},
+    {"_walk"},
+    {"_survey", "_plan", "_apply", "_verify"},
+    {"_move"},
+    {"__init__"},
+    {"testing"},
+]
+TORCH_PRIVATE = {"_storage"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """The names within torchmove that a file imports when it is loaded; what only a type checker sees is left out."""
+    tree = ast.parse(path.read_text())
+    hidden = {
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and getattr(block.test, "id", "") == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if node in hidden or not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("torchmove"):
+            continue
+        parts = (node.module or "").split(".")
+        found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+    return found
+
+
+def layer_of(name: str) -> int:
+    return next(index for index, layer in enumerate(LAYERS) if name in layer)
+
+
+def test_every_file_has_its_layer():
+    assert {name_of(path) for path in FILES} == set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path):
+    mine = name_of(path)
+    for other in imports_of(path) - {mine}:
+        assert layer_of(other) < layer_of(mine), f"{mine} imports {other}"
+
+
+@pytest.mark.parametrize("folder", ["readers", "movers"])
+def test_no_reader_imports_a_reader_and_no_mover_a_mover(folder):
+    for path in (SOURCE / folder).glob("*.py"):
+        if path.name != "__init__.py":
+            assert folder not in imports_of(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_torchs_private_names_are_in_their_one_file(path):
+    code = "\n".join(line.split("#")[0] for line in path.read_text().splitlines())
+    named = re.findall(r"(?<![\w\"])torch\._[A-Za-z]\w*", code)
+    assert not named or name_of(path) in TORCH_PRIVATE, named
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_file_is_short(path):
+    assert len(path.read_text().splitlines()) < 320
+
+
+def test_the_public_names_are_these():
+    assert sorted(tm.__all__) == [
+        "Inventory",
+        "MoveFailed",
+        "MoveRefused",
+        "Plan",
+        "Receipt",
+        "TorchmoveError",
+        "Verdict",
+        "VerificationError",
+        "apply",
+        "attribute",
+        "item",
+        "move",
+        "plan",
+        "register_reader",
+        "register_rule",
+        "survey",
+        "verify",
+    ]
+
+
+def test_every_code_is_used_for_one_thing_and_documented():
+    used: dict[str, set[str]] = {}
+    for path in FILES:
+        for code in re.findall(r'"([RNV]\d{3})"', path.read_text()):
+            used.setdefault(code, set()).add(name_of(path))
+    documented = set(re.findall(r"^\| ([RNV]\d{3}) \|", (SOURCE.parents[1] / "docs" / "codes.md").read_text(), re.M))
+    assert documented == set(used)

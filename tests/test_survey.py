@@ -1,0 +1,120 @@
+"""What survey finds, what it does not touch, and how it names things."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+
+import torch
+from torch import nn
+from zoo import ZOO, numbers
+
+import torchmove as tm
+
+
+def paths(*objects):
+    return [str(slot.path) for slot in tm.survey(*objects).slots]
+
+
+def test_paths_begin_with_the_callers_name_and_can_be_pasted():
+    net = nn.Sequential(nn.Linear(1, 1), nn.ModuleDict({"head": nn.Linear(1, 1)}))
+    net.extra = {"a b": [numbers(1)], 3: (numbers(2),)}
+    inventory = tm.survey(net)
+    for slot in inventory.slots:
+        assert eval(str(slot.path), {"net": net}) is slot.tensor
+    assert "net[1]['head'].weight" in {str(slot.path) for slot in inventory.slots}
+
+
+def test_paths_of_optimizer_state_can_be_pasted():
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(numbers(1)).sum().backward()
+    optimizer.step()
+    for slot in tm.survey(model, optimizer).slots:
+        assert eval(str(slot.path), {"model": model, "optimizer": optimizer}) is slot.tensor
+
+
+def test_objects_without_a_name_are_named_by_kind():
+    assert paths(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)) == ["model.weight", "model_2.weight"]
+
+
+def test_a_parameter_is_named_by_its_model_whatever_the_order():
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters())
+    assert paths(optimizer, model) == ["model.weight"]
+
+
+def test_nesting_may_be_deeper_than_pythons_stack():
+    deepest = numbers(3)
+    nest = [deepest]
+    for _ in range(100_000):
+        nest = [nest]
+    model = nn.Module()
+    model.nest = nest
+    inventory = tm.survey(model)
+    assert [slot.tensor for slot in inventory.slots] == [deepest]
+    assert str(inventory.slots[0].path).count("[0]") == 100_001
+    tm.move(model, to="twin:0")
+    assert deepest.device.type == "twin"
+    while nest is not deepest:  # Python itself would fall over a nest this deep if it were dropped at once
+        nest = nest[0]
+
+
+def test_a_chain_of_modules_may_be_as_deep():
+    first = module = nn.Module()
+    for _ in range(5_000):
+        module.next = nn.Module()
+        module = module.next
+    module.weight = nn.Parameter(numbers(1))
+    assert len(tm.survey(first).slots) == 1
+
+
+def test_roles_are_told_apart():
+    state = ZOO["adamw"]()
+    model, optimizer = state.objects
+    model.register_buffer("table", numbers(1))
+    model.extra = numbers(1)
+    roles = {str(slot.path): slot.role for slot in tm.survey(model, optimizer).slots}
+    assert roles["model[0].weight"] == "parameter"
+    assert roles["model[0].weight.grad"] == "gradient"
+    assert roles["model.table"] == "buffer"
+    assert roles["model.extra"] == "tensor"
+    assert roles["optimizer.state[model[0].weight]['exp_avg']"] == "state"
+
+
+def test_who_shares_with_whom_is_printed():
+    model = ZOO["views_of_flat"]().objects[0]
+    text = str(tm.survey(model))
+    assert "model.one" in text
+    assert json.loads(tm.survey(model).to_json())["storages"][0]["tensors"] == [0, 1, 2, 3]
+
+
+def test_things_outside_of_a_state_are_not_entered():
+    model = nn.Module()
+    model.python_module, model.klass, model.thread = sys.modules[__name__], nn.Linear, threading.current_thread()
+    model.weak = __import__("weakref").ref(nn.Linear(1, 1))
+    model.stream = sys.stdout
+    assert tm.survey(model).slots == ()
+
+
+class OnClass(nn.Module):
+    table = numbers(3)
+
+
+def test_a_tensor_on_a_class_is_reported_once():
+    model = nn.Sequential(OnClass(), OnClass())
+    receipt = tm.move(model, to="twin:0")
+    assert [note.code for note in receipt.plan.notes] == ["N021"]
+    assert OnClass.table.device.type == "cpu"
+
+
+def test_an_object_given_twice_is_there_once():
+    model = nn.Linear(1, 1)
+    assert len(tm.survey(model, model).slots) == 2
+
+
+def test_long_inventories_print_in_part_and_say_so():
+    model = nn.ModuleList(nn.Linear(1, 1) for _ in range(100))
+    assert "and 160 more" in str(tm.survey(model))
+    assert len(json.loads(tm.survey(model).to_json())["tensors"]) == 200
