@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchmove import Plan
-from torchmove._plan import Keep, plan
+from torchmove._move import plan_for
 from torchmove._survey import survey
 
 TENSORS_PER_LAYER = 10  # weight and bias, each with a gradient, exp_avg, exp_avg_sq and step
@@ -47,9 +47,7 @@ def best_seconds(work: Callable[[], Any], runs: int) -> float:
 
 def planned(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Plan:
     """As tm.plan(model, optimizer, to="cuda"), also where there is none: planning touches no device."""
-    nothing = Keep(survey({}), ())
-    inventory = survey({"model": model, "optimizer": optimizer})
-    return plan(inventory, torch.device("cuda:0"), keep=nothing, free_bytes=lambda device: None)
+    return plan_for({"model": model, "optimizer": optimizer}, torch.device("cuda:0"), (), lambda device: None)
 
 
 def measure(tensors: int) -> dict[str, float]:

@@ -20,8 +20,6 @@ from twin import install
 import torchmove as tm
 from torchmove.testing import refresh
 
-twin_device = install()
-
 
 class Route:
     """From `home` to `away` and back."""
@@ -64,13 +62,22 @@ def route(request: pytest.FixtureRequest) -> Route:
 @pytest.fixture
 def twin() -> Iterator[Any]:
     """The twin device, with its traps removed before and after."""
-    twin_device.fail_at(0)
-    twin_device.fail_copy_at(0)
-    twin_device.limit_bytes(-1)
-    yield twin_device
-    twin_device.fail_at(0)
-    twin_device.fail_copy_at(0)
-    twin_device.limit_bytes(-1)
+    device = install()
+    _remove_traps(device)
+    yield device
+    _remove_traps(device)
+
+
+def _remove_traps(device: Any) -> None:
+    device.fail_at(0)
+    device.fail_copy_at(0)
+    device.limit_bytes(-1)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test on the GPU does without the twin: torch takes a registered device for the machine's only accelerator."""
+    if not item.get_closest_marker("cuda"):
+        install()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

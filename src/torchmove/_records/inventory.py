@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchmove._paths import Path
 from torchmove._records.reading import Fact, Owner, Role
-from torchmove.report import Reported, Sheet, readable_bytes, table
+from torchmove.report import Reported, Sheet, counted, readable_bytes, table
 
 
 class Slot(NamedTuple):
@@ -121,7 +121,7 @@ class Inventory(Reported):
 
     def sheet(self) -> Sheet:
         places = ", ".join(f"{readable_bytes(size)} on {device}" for device, size in self.devices().items())
-        count = f"{len(self.slots)} tensors in {len(self.blocks)} storages"
+        count = f"{counted(len(self.slots), 'tensor')} in {counted(len(self.blocks), 'storage')}"
         rows = (self._row(slot) for slot in self.slots)
         columns = ("path", "role", "device", "dtype", "shape", "bytes", "shares with")
         return Sheet(

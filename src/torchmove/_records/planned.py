@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import torch
 
 from torchmove._paths import Path
 from torchmove._records.inventory import Block, DeviceValue, Inventory
-from torchmove.report import Reported, Sheet, Table, readable_bytes, table
+from torchmove.report import Reported, Sheet, Table, counted, readable_bytes, table
 
 
 class Move(NamedTuple):
@@ -147,11 +148,16 @@ Digest = tuple[int, int]
 
 
 def describe_moves(plan: Plan) -> str:
-    return f"{plan.tensors} tensors in {len(plan.moves)} storages, {readable_bytes(plan.nbytes)}"
+    return f"{counted(plan.tensors, 'tensor')} in {counted(len(plan.moves), 'storage')}, {readable_bytes(plan.nbytes)}"
 
 
 def stays_table(stays: Sequence[Stay]) -> Table:
-    return table("stays", ("path", "bytes", "why"), stays, total=len(stays))
+    """By reason: one line says that all `step`s stay."""
+    reasons: defaultdict[str, list[Stay]] = defaultdict(list)
+    for stay in stays:
+        reasons[stay.why].append(stay)
+    rows = [(len(same), sum(stay.nbytes for stay in same), why, same[0].path) for why, same in reasons.items()]
+    return table("stays", ("tensors", "bytes", "why", "such as"), rows, total=len(rows))
 
 
 def stays_facts(stays: Sequence[Stay]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torchmove._errors import VerificationError
 from torchmove._records.inventory import Inventory
-from torchmove.report import Reported, Sheet
+from torchmove.report import Reported, Sheet, counted
 
 
 class Finding(NamedTuple):
@@ -39,13 +39,14 @@ class Verdict(Reported):
             raise VerificationError(self)
 
     def sheet(self) -> Sheet:
-        count = f"{len(self.inventory.slots)} tensors checked for {', '.join(self.checked)}"
+        count = f"{counted(len(self.inventory.slots), 'tensor')} checked for {', '.join(self.checked)}"
         if self.ok:
             return Sheet(f"verified: {count}")
         shown = self.findings[:40]
         left_out = len(self.findings) - len(shown)
         rest = (f"... and {left_out} more: .findings has all of them",) if left_out else ()
-        return Sheet(f"not as it should be: {len(self.findings)} findings ({count})", (*map(str, shown), *rest))
+        title = f"not as it should be: {counted(len(self.findings), 'finding')} ({count})"
+        return Sheet(title, (*map(str, shown), *rest))
 
     def facts(self) -> dict[str, Any]:
         return {

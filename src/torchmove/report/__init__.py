@@ -9,9 +9,9 @@ import json
 from typing import Any
 
 from torchmove.report import html, text
-from torchmove.report.sheet import Sheet, Table, readable_bytes, table
+from torchmove.report.sheet import Sheet, Table, counted, readable_bytes, table
 
-__all__ = ["Reported", "Sheet", "Table", "readable_bytes", "table"]
+__all__ = ["Reported", "Sheet", "Table", "counted", "readable_bytes", "table"]
 
 
 class Reported:

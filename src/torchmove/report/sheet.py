@@ -28,6 +28,11 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
     return Table(title, tuple(columns), shown, max(0, total - len(shown)))
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 tensor`, `2 tensors`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def readable_bytes(count: int) -> str:
     """`1.5 GiB`: three digits are enough to read."""
     size = float(count)
