@@ -25,14 +25,23 @@ class Route:
     """From `home` to `away` and back."""
 
     def __init__(self, name: str, home: str, away: str) -> None:
-        self.name, self.home, self.away = name, torch.device(home), torch.device(away)
+        self.name, self._home, self._away = name, home, away
+
+    # torch knows the name of the twin device only once it is installed.
+    @property
+    def home(self) -> torch.device:
+        return torch.device(self._home)
+
+    @property
+    def away(self) -> torch.device:
+        return torch.device(self._away)
 
     def __repr__(self) -> str:
         return self.name
 
     @property
     def is_fresh(self) -> bool:
-        return self.home == self.away
+        return self._home == self._away
 
     def start(self, *objects: Any, **options: Any) -> None:
         """Bring a state made on the CPU to where the route begins."""

@@ -18,10 +18,20 @@ from torchmove import _devices, _paths
 from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError
 from torchmove._held import OldStorages
 from torchmove._interrupts import HeldInterrupts
-from torchmove._records import DeviceValue, Mover, Plan, Receipt, Repoint, Shell, Verdict
-from torchmove._storage import Gradients, Rebinding, Undo, plain_torch, rebind, rebinding, shell_rebinding, window
+from torchmove._records import DeviceValue, Mover, Plan, Receipt, Repoint, Shell, Verdict, Window
+from torchmove._storage import (
+    Gradients,
+    Rebinding,
+    Undo,
+    cut,
+    plain_torch,
+    rebind,
+    rebinding,
+    shell_rebinding,
+    windows_of,
+)
 
-Proof = Callable[[], Verdict | None]
+Proof = Callable[[Sequence[Window]], Verdict | None]
 
 
 def apply(plan: Plan, mover: Mover, *, proof: Proof) -> Receipt:
@@ -30,22 +40,22 @@ def apply(plan: Plan, mover: Mover, *, proof: Proof) -> Receipt:
         raise MoveRefused(plan.refusals)
     began = time.perf_counter()
     with plain_torch():
-        old = OldStorages(plan)
-        rebindings = _copies(plan, mover)
-        verdict = _commit(plan, rebindings, proof)
+        old, windows = OldStorages(plan), windows_of(plan.inventory.slots)
+        rebindings = _copies(plan, windows, mover)
+        verdict = _commit(plan, rebindings, lambda: proof(windows))
     # From here on nothing of ours holds the old storages: what is still alive is held by others.
     del rebindings
-    return Receipt(plan, mover.name, time.perf_counter() - began, old.held(), verdict)
+    return Receipt(plan, mover.name, time.perf_counter() - began, old.held(), tuple(windows), verdict)
 
 
-def _copies(plan: Plan, mover: Mover) -> list[Rebinding]:
+def _copies(plan: Plan, windows: Sequence[Window], mover: Mover) -> list[Rebinding]:
     slots, copies = plan.inventory.slots, []
     moving = _moving(plan)
     try:
         copies = mover.copy(plan.moves, slots)
         _wait_for(plan)
         return [
-            rebinding(slots[index].tensor, window(base, slots[index], move.block), moving=moving)
+            rebinding(slots[index].tensor, cut(base, slots[index].tensor, windows[index], move.block), moving=moving)
             for move, base in zip(plan.moves, copies, strict=True)
             for index in move.block.slots
         ]
@@ -64,7 +74,7 @@ def _wait_for(plan: Plan) -> None:
         _devices.synchronize(device)
 
 
-def _commit(plan: Plan, rebindings: list[Rebinding], proof: Proof) -> Verdict | None:
+def _commit(plan: Plan, rebindings: list[Rebinding], proof: Callable[[], Verdict | None]) -> Verdict | None:
     undo: Undo = []
     with HeldInterrupts() as interrupts:
         try:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from torchmove._records import Digest, Slot
+from torchmove._storage import windows_of
 
 # Words at a time: the weights and products of a chunk are the only memory that a digest needs.
 _CHUNK_WORDS = 1 << 20
 _WORD_BYTES = 8
 
 
-def digests(slots: Iterable[Slot]) -> tuple[Digest, ...]:
+def digests(slots: Sequence[Slot]) -> tuple[Digest, ...]:
     """The digest of each slot; two windows that are the same are read once."""
     known: dict[object, Digest] = {}
     result = []
-    for slot in slots:
-        key = (slot.storage, slot.offset, slot.shape, slot.stride, slot.dtype)
+    for slot, window in zip(slots, windows_of(slots), strict=True):
+        key = (slot.storage, window)
         if key not in known:
             known[key] = digest(slot.tensor)
         result.append(known[key])

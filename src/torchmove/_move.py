@@ -15,7 +15,7 @@ from torchmove._collector import without_collector
 from torchmove._digest import digests
 from torchmove._errors import MoveRefused, VerificationError
 from torchmove._names import names_of
-from torchmove._records import Inventory, Mover, Plan, Receipt, Refusal, Verdict
+from torchmove._records import Inventory, Mover, Plan, Receipt, Refusal, Verdict, Window
 from torchmove._storage import plain_torch
 
 Device = torch.device | str | int
@@ -40,12 +40,11 @@ def apply(plan: Plan, *, mover: str = "auto") -> Receipt:
     return _applied(plan, mover, "quick" if plan.digests is None else "bytes")
 
 
-def verify(*objects: Any, on: Device | None = None, after: Receipt | Plan | None = None) -> Verdict:
+def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
     """Is it all there? `on`: is everything on that device. `after`: is everything what a move made of it."""
     named = names_of(objects, _caller())
     if after is not None:
-        made = after.plan if isinstance(after, Receipt) else after
-        return _verify.verify_move(_survey.survey(named), made)
+        return _verify.verify_move(_survey.survey(named), after.plan, after.windows)
     if on is None:
         raise TypeError("verify needs on=, the device where all should be, or after=, the receipt of a move")
     would = plan_for(named, _target(on), (), lambda _: None)
@@ -123,11 +122,11 @@ def _keep(objects: dict[str, Any], keep: Sequence[Any]) -> _plan.Keep:
 
 
 def _applied(made: Plan, mover: str, verify: Thoroughness) -> Receipt:
-    def proof() -> Verdict | None:
+    def proof(windows: Sequence[Window]) -> Verdict | None:
         if verify == "off" or not made.moves:
             return None
         now = _survey.survey(dict(zip(made.inventory.roots, made.inventory.objects, strict=True)))
-        verdict = _verify.verify_move(now, made)
+        verdict = _verify.verify_move(now, made, windows)
         if not verdict.ok:
             raise VerificationError(verdict, rolled_back=True)
         return verdict
@@ -157,4 +156,4 @@ def _unchanged(planned: Inventory, now: Inventory) -> bool:
 def _trace(slot: Any) -> tuple[Any, ...]:
     # A part of a sparse tensor is a new object at every look.
     which = 0 if slot.path.how == "call" else id(slot.tensor)
-    return which, slot.storage, slot.offset, slot.shape, slot.stride, slot.dtype, slot.device
+    return which, slot.storage, slot.nbytes, slot.device

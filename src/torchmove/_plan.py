@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ FreeBytes = Callable[[torch.device], int | None]
 _CPU = torch.device("cpu")
 # A graph is in the way only of a tensor that moves.
 _GRAPH_CODES = {"R032", "R033"}
+_LARGEST_SCALAR = 16  # bytes, of a complex128
 _NOT_ON_MPS = {torch.float64, torch.complex128}
 
 
@@ -105,26 +107,35 @@ class _Places:
         self.answers: dict[tuple[type, int, bool, str], bool] = {}
 
     def all(self) -> tuple[torch.device, ...]:
-        known, decide = self.known, self.decide
+        known, target, keeps, number = self.known, self.target, self.keeps, self.number
         for index, slot in enumerate(self.slots):
+            owner = slot.owner
+            # Nearly all: nothing is said of it, or it goes with its parameter, which goes to the target.
+            if not keeps and slot.nbytes > _LARGEST_SCALAR:
+                if owner is None and slot.role != "tensor":
+                    continue
+                if owner is not None and known.get(number.get(id(owner.parameter), -1), target) is target:
+                    continue
             if index not in known:
-                known[index] = decide(index, slot)
-        return tuple(known[index] for index in range(len(known)))
+                known[index] = self.decide(index, slot)
+        return tuple(known.get(index, target) for index in range(len(self.slots)))
 
     def decide(self, index: int, slot: Slot) -> torch.device:
         owner = slot.owner
         if self.keeps and self.keep.has(slot.tensor, self.paths(slot)):
             return self.stay(index, slot.device, "kept, as asked")
         if owner is not None:
-            if not slot.shape and self.on_cpu(owner, slot):
+            if slot.nbytes <= _LARGEST_SCALAR and self.on_cpu(owner, slot):
                 return self.stay(index, _CPU, f"{owner.optimizer.__name__} keeps its {slot.path.what} on the CPU")
             beside = self.of(owner.parameter, index)
             return self.target if beside is self.target else self.stay(index, beside, "stays beside its parameter")
-        if slot.dtype is torch.uint8 and _rules.is_rng_state(slot):
+        if slot.role == "tensor" and _rules.is_rng_state(slot):
             return self.stay(index, slot.device, "the state of a random number generator")
         return self.target
 
     def on_cpu(self, owner: Owner, slot: Slot) -> bool:
+        if slot.tensor.dim():
+            return False
         question = (owner.optimizer, id(owner.group), owner.parameter is None, _rules.key_of(slot))
         if question not in self.answers:
             self.answers[question] = _rules.on_cpu(owner, question[-1])
@@ -156,8 +167,11 @@ def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool)
         if len(block.slots) > 1 and any(placement[index] != place for index in block.slots):
             refusals.append(_torn(inventory.slots, block, placement))
         elif place != block.device or fresh:
-            moves.append(Move(block, place))
+            moves.append(_make_move((block, place)))
     return moves, refusals
+
+
+_make_move = partial(tuple.__new__, Move)  # like Move(...), at half the price
 
 
 def _torn(slots: Sequence[Slot], block: Block, placement: Sequence[torch.device]) -> Refusal:
@@ -206,15 +220,15 @@ def _mps_refusals(inventory: Inventory, placement: Sequence[torch.device], movin
         return
     for index in sorted(moving):
         slot = inventory.slots[index]
-        if placement[index].type == "mps" and slot.dtype in _NOT_ON_MPS:
-            yield Refusal("R040", str(slot.path), f"mps has no {slot.dtype}", "convert it first: .float()")
+        if placement[index].type == "mps" and slot.tensor.dtype in _NOT_ON_MPS:
+            yield Refusal("R040", str(slot.path), f"mps has no {slot.tensor.dtype}", "convert it first: .float()")
 
 
 def _mixed_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Refusal]:
     for move in moves:
         first, *others = (slots[index] for index in move.block.slots)
         for other in others:
-            if other.dtype != first.dtype:
+            if other.tensor.dtype != first.tensor.dtype:
                 why = f"shares memory with {first.path} of another dtype, which {move.target.type} cannot"
                 yield Refusal("R043", str(other.path), why, "clone one of them first")
 

@@ -80,6 +80,6 @@ def key_of(slot: Slot) -> str:
 
 def is_rng_state(slot: Slot) -> bool:
     """The state of a random number generator: bytes that torch takes back from the CPU only."""
-    if slot.dtype is not torch.uint8 or len(slot.shape) != 1:
+    if slot.tensor.dtype is not torch.uint8 or slot.tensor.dim() != 1:
         return False
     return slot.nbytes == _RNG_STATE_BYTES or any("rng" in name.lower() for name in slot.path.names())

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, UntypedStorage
 
-from torchmove._records import Block, Slot
+from torchmove._records import Block, Slot, Window
+from torchmove._shells import PLAIN
 
 # Copies keep every reachable byte at the same place within a line of this many bytes, so that kernels that look at the
 # alignment of their input take the same path as before.
@@ -33,29 +34,21 @@ _WITH_STORAGE = {"cpu", "cuda", "xpu", "mps", "meta"}
 _NAMED_TENSORS = hasattr(Tensor, "has_names")  # torch 2.13 has given them up
 
 
-# What a slot records of its tensor: requires_grad, device, dtype, shape, stride, offset, bytes, storage, and the bytes
-# of the storage. Read in columns, by C code mapped over the tensors: in a loop it would cost as much again.
-Look = tuple[bool, torch.device, torch.dtype, torch.Size, tuple[int, ...], int, int, int, int]
+# What a slot records of its tensor: its device, its bytes, its storage, and the bytes of that.
+Look = tuple[torch.device, int, int, int]
 
 
 def look_all(tensors: Sequence[Tensor]) -> Iterable[Look]:
-    """Read strided tensors. On a device without storages (XLA's kind) a tensor travels whole."""
+    """Read strided tensors, in columns: C code mapped over them takes half the time of a loop.
+
+    On a device without storages (XLA's kind) a tensor travels whole.
+    """
     devices = list(map(attrgetter("device"), tensors))
     if not all(map(has_storage, {device.type for device in devices})):
         return [_look_at_one(tensor) for tensor in tensors]
     storages = list(map(Tensor.untyped_storage, tensors))
-    return zip(
-        map(attrgetter("requires_grad"), tensors),
-        devices,
-        map(attrgetter("dtype"), tensors),
-        map(attrgetter("shape"), tensors),
-        map(Tensor.stride, tensors),
-        map(Tensor.storage_offset, tensors),
-        map(attrgetter("nbytes"), tensors),
-        map(attrgetter("_cdata"), storages),
-        map(UntypedStorage.nbytes, storages),
-        strict=True,
-    )
+    keys, sizes = map(attrgetter("_cdata"), storages), map(UntypedStorage.nbytes, storages)
+    return zip(devices, map(attrgetter("nbytes"), tensors), keys, sizes, strict=True)
 
 
 def _look_at_one(tensor: Tensor) -> Look:
@@ -64,9 +57,7 @@ def _look_at_one(tensor: Tensor) -> Look:
 
 def look_at_whole(tensor: Tensor) -> Look:
     """Read a tensor that travels whole: it gets a storage of its own, of -1 bytes."""
-    nbytes = tensor.numel() * tensor.dtype.itemsize
-    shape = torch.Size((tensor.numel(),)) if tensor.is_nested else tensor.shape
-    return tensor.requires_grad, tensor.device, tensor.dtype, shape, (), 0, nbytes, -id(tensor), -1
+    return tensor.device, tensor.numel() * tensor.dtype.itemsize, -id(tensor), -1
 
 
 @cache
@@ -89,25 +80,35 @@ def storage_key(holder: Tensor | UntypedStorage) -> int | None:
         return None
 
 
-# ---------------------------------------------------------------- what of a storage is reached
+# ---------------------------------------------------------------- windows, and what they reach
+
+
+def windows_of(slots: Sequence[Slot]) -> list[Window]:
+    """What each tensor shows of its storage; of one that travels whole, what can be told."""
+    return [_whole_window(slot.tensor) if slot.storage_bytes < 0 else _window(slot.tensor) for slot in slots]
+
+
+def _window(tensor: Tensor) -> Window:
+    # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
+    data = tensor if type(tensor) in PLAIN else tensor.data
+    return Window(data.dtype, data.shape, data.stride(), int(data.storage_offset()), tensor.requires_grad)
+
+
+def _whole_window(tensor: Tensor) -> Window:
+    shape = torch.Size((tensor.numel(),)) if tensor.is_nested else tensor.shape
+    return Window(tensor.dtype, shape, (), 0, tensor.requires_grad)
 
 
 def reached(slots: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
     """The spans of a storage's bytes that the slots reach, each from the start of a line, with gaps between."""
     spans: list[tuple[int, int]] = []
-    for first, stop in sorted(_extent(slot) for slot in slots if slot.nbytes):
+    for first, stop in sorted(_window(slot.tensor).extent for slot in slots if slot.nbytes):
         start = first - first % LINE_BYTES
         if spans and start < spans[-1][1] + GAP_BYTES:
             spans[-1] = (spans[-1][0], max(stop, spans[-1][1]))
         else:
             spans.append((start, stop))
     return tuple(spans)
-
-
-def _extent(slot: Slot) -> tuple[int, int]:
-    size = slot.dtype.itemsize
-    reach = sum((length - 1) * step for length, step in zip(slot.shape, slot.stride, strict=True))
-    return slot.offset * size, (slot.offset + reach + 1) * size
 
 
 def packed(spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int, int]], int]:
@@ -126,15 +127,15 @@ def bytes_of(tensor: Tensor, start: int, stop: int) -> Tensor:
     return window.set_(tensor.untyped_storage(), start, (stop - start,), (1,))
 
 
-# ---------------------------------------------------------------- windows
+# ---------------------------------------------------------------- cutting a window on a copy
 
 
-def window(base: Tensor, slot: Slot, block: Block) -> Tensor:
-    """The slot's window, cut on `base`, the copy of its block."""
-    if slot.tensor.is_inference():
+def cut(base: Tensor, tensor: Tensor, window: Window, block: Block) -> Tensor:
+    """The tensor's window, cut on `base`, the copy of its block."""
+    if tensor.is_inference():
         with torch.inference_mode():
-            return _dressed(_cut(base, slot, block), slot.tensor)
-    return _dressed(_cut(base, slot, block), slot.tensor)
+            return _dressed(_cut(base, window, block), tensor)
+    return _dressed(_cut(base, window, block), tensor)
 
 
 def _dressed(cut: Tensor, like: Any) -> Tensor:
@@ -147,16 +148,17 @@ def _dressed(cut: Tensor, like: Any) -> Tensor:
     return cut
 
 
-def _cut(base: Tensor, slot: Slot, block: Block) -> Tensor:
+def _cut(base: Tensor, window: Window, block: Block) -> Tensor:
     if block.opaque:
         return base
-    first = slot.offset * slot.dtype.itemsize
-    begin = next((at - start for start, stop, at in packed(block.spans)[0] if start <= first < stop), -first)
+    first, size = window.offset * window.dtype.itemsize, window.dtype.itemsize
+    shift = next((at - start for start, stop, at in packed(block.spans)[0] if start <= first < stop), -first)
+    offset = (first + shift) // size
     if not has_storage(base.device.type):
-        # A device without storages: its base is a flat tensor of the one dtype that all windows have.
-        return base.as_strided(slot.shape, slot.stride, (first + begin) // slot.dtype.itemsize)
-    empty = torch.empty(0, dtype=slot.dtype, device=base.device)
-    return empty.set_(base.untyped_storage(), (first + begin) // slot.dtype.itemsize, slot.shape, slot.stride)
+        # Its base is a flat tensor of the one dtype that all windows have.
+        return base.as_strided(window.shape, window.stride, offset)
+    empty = torch.empty(0, dtype=window.dtype, device=base.device)
+    return empty.set_(base.untyped_storage(), offset, window.shape, window.stride)
 
 
 # ---------------------------------------------------------------- rebinding: the same object, another window

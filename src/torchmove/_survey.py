@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -96,7 +97,7 @@ def _blocks(slots: Sequence[Slot]) -> Iterator[Block]:
 
 def _told(slots: Sequence[Slot]) -> Iterator[Told]:
     """What stands in the way of moving a tensor, as far as the tensor itself shows it."""
-    trained = [slot for slot in slots if slot.requires_grad]
+    trained = list(compress(slots, map(attrgetter("requires_grad"), map(attrgetter("tensor"), slots))))
     computed = [slot.tensor for slot in trained if slot.role == "computed"]
     live = in_live_graphs([slot.tensor for slot in trained], besides=computed)
     for slot in trained:

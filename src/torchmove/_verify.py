@@ -5,7 +5,7 @@ Each check is a function from what is (`now`) and what should be to findings; th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,31 +15,34 @@ from torch.optim import Optimizer
 
 from torchmove import _devices, _paths
 from torchmove._digest import digests
-from torchmove._records import Finding, Inventory, Plan, Slot, Verdict
-from torchmove._storage import plain_torch
+from torchmove._records import Finding, Inventory, Plan, Slot, Verdict, Window
+from torchmove._storage import plain_torch, windows_of
 
 _MOVE_IT = "tm.move(..., to=...) moves it with the rest"
 _REPORT_IT = "something changed the state while it moved: move it from one thread, with nothing else running"
 
 
 class Case(NamedTuple):
-    """What is, and what should be: the plan that was carried out."""
+    """What is, and what should be: the plan that was carried out; and every tensor's window, now and before."""
 
     now: Inventory
     plan: Plan
+    windows: Sequence[Window] = ()
+    windows_before: Sequence[Window] = ()
 
-    def pairs(self) -> Iterator[tuple[int, Slot, Slot]]:
-        """Each tensor that is still there: its index in the plan, as planned, as it is."""
-        number, slots = self.now.number, self.now.slots
+    def pairs(self) -> Iterator[tuple[int, int, Slot]]:
+        """Each tensor that is still there: its index in the plan, its index now, as planned."""
+        number = self.now.number
         for index, slot in enumerate(self.plan.inventory.slots):
             at = number.get(id(slot.tensor))
             if at is not None:
-                yield index, slot, slots[at]
+                yield index, at, slot
 
 
-def verify_move(now: Inventory, plan: Plan) -> Verdict:
+def verify_move(now: Inventory, plan: Plan, windows_before: Sequence[Window]) -> Verdict:
     """Is the state what the plan made of it?"""
-    case = Case(now, plan)
+    with plain_torch():
+        case = Case(now, plan, windows_of(now.slots), windows_before)
     checks = _MOVE_CHECKS if plan.digests is not None else {k: v for k, v in _MOVE_CHECKS.items() if k != "values"}
     return Verdict(now, tuple(checks), tuple(finding for check in checks.values() for finding in check(case)))
 
@@ -59,8 +62,8 @@ def _values(case: Case) -> Iterator[Finding]:
     assert case.plan.digests is not None
     with plain_torch():
         found = digests(case.now.slots)
-    for index, slot, is_now in case.pairs():
-        if found[case.now.number[id(is_now.tensor)]] != case.plan.digests[index]:
+    for index, at, slot in case.pairs():
+        if found[at] != case.plan.digests[index]:
             yield Finding("V101", str(slot.path), "its bytes are not what they were", _REPORT_IT)
 
 
@@ -74,62 +77,62 @@ def _identity(case: Case) -> Iterator[Finding]:
             yield Finding("V302", str(slot.path), "this tensor was not part of the state before", _REPORT_IT)
 
 
-def _aliasing(case: Case) -> Iterator[Finding]:
-    """Windows of one storage are windows of one storage still, as far apart as they were; no others became so."""
-    number, slots = case.now.number, case.now.slots
-    was = {id(slot.tensor): slot for slot in case.plan.inventory.slots}
-    for block in case.plan.inventory.blocks:
-        shared = [case.plan.inventory.slots[index] for index in block.slots]
-        present = [slots[number[id(slot.tensor)]] for slot in shared if id(slot.tensor) in number]
-        for slot in present[1:]:
-            # On a device without storages nobody can tell.
-            if slot.storage != present[0].storage and slot.storage_bytes >= 0:
-                why = f"no longer shares its storage with {present[0].path}"
-                yield Finding("V201", str(slot.path), why, _REPORT_IT)
-    for block in case.now.blocks:
+def _sharing(case: Case) -> Iterator[Finding]:
+    """Windows of one storage are windows of one storage still."""
+    number, slots, planned = case.now.number, case.now.slots, case.plan.inventory
+    for block in planned.blocks:
         if len(block.slots) > 1:
-            yield from _overlaps([slots[index] for index in block.slots], was)
+            tensors = (planned.slots[index].tensor for index in block.slots)
+            first, *others = (slots[number[id(tensor)]] for tensor in tensors if id(tensor) in number)
+            for slot in others:
+                # On a device without storages nobody can tell.
+                if slot.storage != first.storage and slot.storage_bytes >= 0:
+                    yield Finding("V201", str(slot.path), f"no longer shares its storage with {first.path}", _REPORT_IT)
 
 
-def _overlaps(shared: list[Slot], was: dict[int, Slot]) -> Iterator[Finding]:
-    ordered = sorted((slot for slot in shared if slot.nbytes), key=_start)
-    for one, other in pairwise(ordered):
-        before, before_other = was.get(id(one.tensor)), was.get(id(other.tensor))
-        if before is None or before_other is None or _start(other) >= _start(one) + _reach(one):
+def _overlaps(case: Case) -> Iterator[Finding]:
+    """Windows that overlap did so before, by as much."""
+    before = {at: index for index, at, _ in case.pairs()}
+    for block in case.now.blocks:
+        if len(block.slots) == 1:
             continue
-        apart = _start(other) - _start(one)
-        if before.storage != before_other.storage or _start(before_other) - _start(before) != apart:
-            yield Finding("V202", str(other.path), f"overlaps {one.path}, and did not before", _REPORT_IT)
+        known = [at for at in block.slots if at in before and case.now.slots[at].nbytes]
+        for one, other in pairwise(sorted(known, key=lambda at: case.windows[at].extent)):
+            (start, stop), (other_start, _) = case.windows[one].extent, case.windows[other].extent
+            if other_start < stop and _apart_before(case, before[one], before[other]) != other_start - start:
+                why = f"overlaps {case.now.slots[one].path}, and did not before"
+                yield Finding("V202", str(case.now.slots[other].path), why, _REPORT_IT)
 
 
-def _start(slot: Slot) -> int:
-    return slot.offset * slot.dtype.itemsize
-
-
-def _reach(slot: Slot) -> int:
-    steps = sum((length - 1) * step for length, step in zip(slot.shape, slot.stride, strict=True))
-    return (steps + 1) * slot.dtype.itemsize
+def _apart_before(case: Case, one: int, other: int) -> int | None:
+    slots, windows = case.plan.inventory.slots, case.windows_before
+    if slots[one].storage != slots[other].storage:
+        return None
+    return windows[other].extent[0] - windows[one].extent[0]
 
 
 def _placement(case: Case) -> Iterator[Finding]:
-    for index, slot, is_now in case.pairs():
-        if is_now.device != case.plan.placement[index]:
-            why = f"is on {is_now.device}, should be on {case.plan.placement[index]}"
-            yield Finding("V401", str(slot.path), why, _REPORT_IT)
+    for index, at, slot in case.pairs():
+        device, place = case.now.slots[at].device, case.plan.placement[index]
+        if device != place:
+            yield Finding("V401", str(slot.path), f"is on {device}, should be on {place}", _REPORT_IT)
 
 
 def _metadata(case: Case) -> Iterator[Finding]:
-    for _, slot, is_now in case.pairs():
+    for index, at, slot in case.pairs():
+        was, found = case.windows_before[index], case.windows[at]
+        if was == found:
+            continue
         for name in ("dtype", "shape", "stride", "requires_grad"):
             # A stride says nothing about a tensor that shows no storage, on one side or the other.
-            if name == "stride" and (slot.storage_bytes < 0 or is_now.storage_bytes < 0):
+            if name == "stride" and min(slot.storage_bytes, case.now.slots[at].storage_bytes) < 0:
                 continue
             # What a hook computes anew before each forward comes without a graph until then.
             if name == "requires_grad" and slot.role == "computed":
                 continue
-            was, found = getattr(slot, name), getattr(is_now, name)
-            if was != found:
-                yield Finding("V402", str(slot.path), f"its {name} was {was} and is {found}", _REPORT_IT)
+            if getattr(was, name) != getattr(found, name):
+                why = f"its {name} was {getattr(was, name)} and is {getattr(found, name)}"
+                yield Finding("V402", str(slot.path), why, _REPORT_IT)
 
 
 # ---------------------------------------------------------------- at any time
@@ -198,7 +201,8 @@ _MOVE_CHECKS: dict[str, Check] = {
     "identity": _identity,
     "placement": _placement,
     "metadata": _metadata,
-    "aliasing": _aliasing,
+    "sharing": _sharing,
+    "overlaps": _overlaps,
     "values": _values,
 }
 _PLACE_CHECKS: dict[str, Check] = {

@@ -96,10 +96,10 @@ class Walk:
         """See to many children. True: some are holders, which come next."""
         how, entries, role, owner, at = bunch
         before = self.step(stair.path, *at) if at else stair.path
-        rest = []
+        rest, find = [], self.find
         for key, value in entries.items():
             if issubclass(type(value), Tensor):
-                self.find(value, make_path((before, how, key)), role, owner)
+                find(value, make_path((before, how, key)), role, owner)
             elif type(value) not in ATOMS:
                 rest.append(make_child((how, key, value, role, owner)))
         if rest:
@@ -164,18 +164,18 @@ class Walk:
                     self.visit_shell(found)
                     continue
                 self.windows.append(found)
-                self.follow_gradient(found)
+                # Asking the result of a computation for its gradient is answered with a warning.
+                if tensor.is_leaf and tensor.grad is not None:
+                    self.find_gradient(found)
                 if tensor.__dict__ or tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                     self.push(found, _hung_on(tensor))
             self.climb()
 
-    def follow_gradient(self, found: Found) -> None:
-        tensor = found.tensor
-        # Asking the result of a computation for its gradient is answered with a warning.
-        gradient = tensor.grad if tensor.is_leaf else None
+    def find_gradient(self, found: Found) -> None:
+        gradient = found.tensor.grad
         if gradient is not None:
             path = make_path((found.path, _paths.ATTRIBUTE, "grad"))
-            self.find(gradient, path, "gradient", Owner(Tensor, _NO_GROUP, tensor))
+            self.find(gradient, path, "gradient", Owner(Tensor, _NO_GROUP, found.tensor))
 
     def push(self, found: Found, children: Iterable[Child]) -> None:
         self.stack.append(_make_stair((iter(children), found.path, found.tensor, None, None)))
@@ -187,7 +187,8 @@ class Walk:
         except Unmovable as error:
             self.tell(found, Fact("R031", str(error), "keep it, or move it by its own means before"))
             return
-        self.follow_gradient(found)
+        if tensor.is_leaf:
+            self.find_gradient(found)
         if parts is None:
             self.wholes.append(found)
             self.push(found, _hung_on(tensor))

@@ -3,7 +3,7 @@
 The small ones are named tuples: a state may have 100 000 tensors, and a named tuple is the cheapest thing to make.
 """
 
-from torchmove._records.inventory import Block, DeviceValue, Inventory, Shell, Slot, Told
+from torchmove._records.inventory import Block, DeviceValue, Inventory, Shell, Slot, Told, Window
 from torchmove._records.planned import Digest, Move, Note, Plan, Refusal, Repoint, Room, Stay
 from torchmove._records.reading import Bunch, Child, Fact, Level, Owner, Reader, Role, attribute, item, make_child
 from torchmove._records.receipt import Held, Mover, Receipt
@@ -36,6 +36,7 @@ __all__ = [
     "Stay",
     "Told",
     "Verdict",
+    "Window",
     "attribute",
     "item",
     "make_child",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from torchmove._paths import Path
 from torchmove._records.reading import Fact, Owner, Role
@@ -17,21 +18,33 @@ from torchmove.report import Reported, Sheet, counted, readable_bytes, table
 
 
 class Slot(NamedTuple):
-    """A tensor: a window on a storage. `storage` tells storages apart; a tensor that shows none has one of its own."""
+    """A tensor of the state, and the storage it looks at, under a number of its own; -1 bytes: it shows none."""
 
     tensor: Tensor
     path: Path
     role: Role
     owner: Owner | None
-    requires_grad: bool
     device: torch.device
+    nbytes: int
+    storage: int
+    storage_bytes: int
+
+
+class Window(NamedTuple):
+    """What a tensor shows of its storage. Not part of a slot: it takes as long to read as all the rest, and planning
+    seldom asks for it."""
+
     dtype: torch.dtype
     shape: torch.Size
     stride: tuple[int, ...]
     offset: int
-    nbytes: int
-    storage: int
-    storage_bytes: int
+    requires_grad: bool
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The first byte that it reaches, and the first behind."""
+        reach = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
+        return self.offset * self.dtype.itemsize, (self.offset + reach + 1) * self.dtype.itemsize
 
 
 class Block(NamedTuple):
@@ -135,8 +148,8 @@ class Inventory(Reported):
         also = (path for path in self.other_paths.get(id(slot.tensor), ()) if "param_groups" not in path.names())
         shares = [str(other) for other in self.sharing(slot)] + [f"is {path}" for path in also]
         shown = ", ".join(shares[:2]) + (f" (+{len(shares) - 2})" if len(shares) > 2 else "")
-        dtype = str(slot.dtype).removeprefix("torch.")
-        return slot.path, slot.role, slot.device, dtype, tuple(slot.shape), slot.nbytes, shown
+        dtype, shape = str(slot.tensor.dtype).removeprefix("torch."), _shape(slot.tensor)
+        return slot.path, slot.role, slot.device, dtype, tuple(shape), slot.nbytes, shown
 
     def sharing(self, slot: Slot) -> Iterator[Path]:
         """The paths of the other tensors that look at the slot's storage."""
@@ -166,10 +179,13 @@ class Inventory(Reported):
             "also": [str(path) for path in self.other_paths.get(id(slot.tensor), ())],
             "role": slot.role,
             "device": str(slot.device),
-            "dtype": str(slot.dtype),
-            "shape": list(slot.shape),
-            "stride": list(slot.stride),
-            "offset": slot.offset,
+            "dtype": str(slot.tensor.dtype),
+            "shape": list(_shape(slot.tensor)),
             "bytes": slot.nbytes,
-            "requires_grad": slot.requires_grad,
+            "requires_grad": slot.tensor.requires_grad,
         }
+
+
+def _shape(tensor: Tensor) -> Sequence[int]:
+    """As far as it has one: an uninitialised parameter has none yet, a nested tensor many."""
+    return () if is_lazy(tensor) or tensor.is_nested else tensor.shape

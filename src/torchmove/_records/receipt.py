@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from torchmove._paths import Path
-from torchmove._records.inventory import Slot
+from torchmove._records.inventory import Slot, Window
 from torchmove._records.planned import Move, Plan, describe_moves, stays_table
 from torchmove._records.verdict import Verdict
 from torchmove.report import Reported, Sheet, readable_bytes, table
@@ -39,6 +39,7 @@ class Receipt(Reported):
     mover: str
     seconds: float
     held: tuple[Held, ...]
+    windows: tuple[Window, ...] = field(repr=False)  # what each tensor showed before, in the inventory's order
     verdict: Verdict | None = None
 
     @property

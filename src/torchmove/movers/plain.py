@@ -42,4 +42,4 @@ def _copy_typed(move: Move, slots: Sequence[Slot], places: Sequence[tuple[int, i
     gathered = torch.zeros(-(-size // 16) * 16, dtype=torch.uint8)
     for start, stop, begin in places:
         gathered[begin : begin + stop - start].copy_(bytes_of(first.tensor, start, stop))
-    return gathered.view(first.dtype).to(move.target)
+    return gathered.view(first.tensor.dtype).to(move.target)
