@@ -389,9 +389,7 @@ def test_a_gradient_scaler_moves_with_what_it_keeps_by_device(twin):
     tm.move(model, optimizer, scaler, to="twin:0")
     found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
     assert scaler._scale.device == scaler._growth_tracker.device == torch.device("twin:0")
-    assert {key: value.device for key, value in found.items()} == {
-        torch.device("twin:0"): torch.device("twin:0")
-    }
+    assert {key: value.device for key, value in found.items()} == {torch.device("twin:0"): torch.device("twin:0")}
     assert scaler._device == "twin"
 
 
@@ -500,7 +498,21 @@ def test_recurrent_weights_are_flat_on_the_gpu_each_time():
     for _ in range(2):
         tm.move(model, to="cuda", verify="bytes")
         assert len({weight.untyped_storage()._cdata for weight in model.parameters()}) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # cuDNN warns where they are not
+            model(torch.ones(2, 1, 3, device="cuda"))
         tm.move(model, to="cpu", verify="bytes")
+
+
+def test_recurrent_weights_that_are_views_of_a_flat_buffer_stay_so(route):
+    model = nn.LSTM(3, 4)
+    flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    torch.nn.utils.vector_to_parameters(flat, model.parameters())
+    model.flat = flat
+    route.start(model)
+    route.there(model)
+    flat.zero_()
+    assert all(not weight.any() for weight in model.parameters())
 
 
 # ---------------------------------------------------------------- wrappers
@@ -634,6 +646,12 @@ def test_a_retained_graph_is_refused():
     loss = model(torch.ones(1, 2)).square().sum()
     loss.backward(retain_graph=True)
     assert refuses(model) == {"R033"}
+
+
+def test_a_tensor_whose_memory_was_taken_away_is_refused():
+    model = nn.Linear(2, 2)
+    model.weight.data.untyped_storage().resize_(0)
+    assert refuses(model) == {"R034"}
 
 
 def test_parametrization_caching_under_way_is_refused():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -166,6 +168,38 @@ def test_an_unknown_mover_is_refused():
 def test_a_wrong_thoroughness_is_an_error():
     with pytest.raises(ValueError, match="bytes"):
         tm.move(nn.Linear(1, 1), to="twin:0", verify="a bit")
+
+
+def test_a_receipt_keeps_nothing_alive():
+    model, optimizer = ZOO["adamw"]().objects
+    receipt = tm.move(model, optimizer, to="twin:0")
+    gradient, weight = weakref.ref(model[0].weight.grad), weakref.ref(model[0].weight)
+    optimizer.zero_grad()
+    assert gradient() is None
+    del model, optimizer
+    gc.collect()
+    assert weight() is None
+    assert str(receipt)
+    assert str(receipt.plan)
+    assert str(receipt.plan.inventory)
+    assert receipt.to_json()
+
+
+def test_the_callers_variables_are_not_kept_alive():
+    model, bystander = nn.Linear(1, 1), numbers(3)
+    watcher = weakref.ref(bystander)
+    tm.survey(model)
+    del bystander
+    assert watcher() is None
+
+
+def test_nothing_to_move_is_an_error():
+    with pytest.raises(TypeError, match="nothing was given"):
+        tm.move(to="twin:0")
+
+
+def test_what_is_none_is_passed_over():
+    assert tm.move(None, nn.Linear(1, 1), None, to="twin:0").plan.tensors == 2
 
 
 def test_the_receipt_counts_what_moved():

@@ -45,7 +45,7 @@ def apply(plan: Plan, mover: Mover, *, proof: Proof) -> Receipt:
         verdict = _commit(plan, rebindings, lambda: proof(windows))
     # From here on nothing of ours holds the old storages: what is still alive is held by others.
     del rebindings
-    return Receipt(plan, mover.name, time.perf_counter() - began, old.held(), tuple(windows), verdict)
+    return Receipt(plan.archived(), mover.name, time.perf_counter() - began, old.held(), tuple(windows), verdict)
 
 
 def _copies(plan: Plan, windows: Sequence[Window], mover: Mover) -> list[Rebinding]:
@@ -164,6 +164,13 @@ def _settle(plan: Plan) -> None:
     """Modules that do work of their own when they are moved get their chance, with nothing left to move."""
     if not plan.moves:
         return
-    for holder, _ in plan.inventory.holders.values():
-        if isinstance(holder, nn.Module) and type(holder)._apply is not nn.Module._apply:
-            holder._apply(lambda tensor: tensor)  # type: ignore[no-untyped-call]
+    inventory = plan.inventory
+    shared = {id(inventory.slots[i].tensor) for block in inventory.blocks if len(block.slots) > 1 for i in block.slots}
+    for holder, _ in inventory.holders.values():
+        if not isinstance(holder, nn.Module) or type(holder)._apply is nn.Module._apply:
+            continue
+        # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
+        # piece, or part of one that others look at too.
+        if isinstance(holder, nn.RNNBase) and not shared.isdisjoint(map(id, holder._flat_weights)):
+            continue
+        holder._apply(lambda tensor: tensor)  # type: ignore[no-untyped-call]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -24,12 +23,12 @@ Thoroughness = Literal["quick", "bytes", "off"]
 
 def survey(*objects: Any) -> Inventory:
     """Where is everything? Every tensor in the objects: its path, role, device, bytes, and who shares with whom."""
-    return _survey.survey(names_of(objects, _caller()))
+    return _survey.survey(_given(objects))
 
 
 def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughness = "quick") -> Plan:
     """What would happen? Moves nothing. `verify="bytes"` takes digests now, to be compared after the move."""
-    return _planned(names_of(objects, _caller()), to, keep, verify)
+    return _planned(_given(objects), to, keep, verify)
 
 
 def apply(plan: Plan, *, mover: str = "auto") -> Receipt:
@@ -42,7 +41,7 @@ def apply(plan: Plan, *, mover: str = "auto") -> Receipt:
 
 def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
     """Is it all there? `on`: is everything on that device. `after`: is everything what a move made of it."""
-    named = names_of(objects, _caller())
+    named = _given(objects)
     if after is not None:
         return _verify.verify_move(_survey.survey(named), after.plan, after.windows)
     if on is None:
@@ -67,7 +66,7 @@ def move(
     Raises MoveRefused with every reason at once, MoveFailed when something broke on the way, VerificationError when the
     result is not what was planned. In each case the state is what it was.
     """
-    return _applied(_planned(names_of(objects, _caller()), to, keep, verify), mover, verify)
+    return _applied(_planned(_given(objects), to, keep, verify), mover, verify)
 
 
 def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
@@ -82,8 +81,11 @@ def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
 # ---------------------------------------------------------------- joints
 
 
-def _caller() -> FrameType | None:
-    return sys._getframe(2)
+def _given(objects: Sequence[Any]) -> dict[str, Any]:
+    """The objects under the names that the caller of the public function has for them."""
+    if not objects:
+        raise TypeError("nothing was given: tm.move(model, optimizer, to=...)")
+    return names_of(objects, sys._getframe(2))
 
 
 def _planned(objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: Thoroughness) -> Plan:

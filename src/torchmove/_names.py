@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any
@@ -13,9 +14,9 @@ from torch.optim import Optimizer
 def names_of(objects: Sequence[Any], frame: FrameType | None) -> dict[str, Any]:
     """A name for each object, in order; an object given twice is there once."""
     named: dict[str, Any] = {}
+    variables = {} if frame is None else _variables(frame)
     for each in _once(objects):
-        name = _variable(each, frame) or _by_kind(each)
-        named[_unused(name, named)] = each
+        named[_unused(variables.get(id(each)) or _by_kind(each), named)] = each
     return named
 
 
@@ -23,15 +24,15 @@ def _once(objects: Sequence[Any]) -> Iterable[Any]:
     return {id(each): each for each in objects}.values()
 
 
-def _variable(value: Any, frame: FrameType | None) -> str | None:
-    """The variable of the caller that holds the object."""
-    if frame is None:
-        return None
-    for scope in (frame.f_locals, frame.f_globals):
-        for name, held in scope.items():
-            if held is value and not name.startswith("_"):
-                return name
-    return None
+def _variables(frame: FrameType) -> dict[int, str]:
+    """The caller's names for objects, by their ids; a local name goes before a global one."""
+    scope = frame.f_locals
+    names = {id(value): name for name, value in (*frame.f_globals.items(), *scope.items()) if not name.startswith("_")}
+    # Before Python 3.13 the locals of a function are a copy that stays with its frame: it would keep alive whatever the
+    # caller has in its variables now, long after they are gone.
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(scope) is dict:
+        scope.clear()
+    return names
 
 
 def _by_kind(value: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +25,10 @@ REFERENT = "referent"
 
 
 class Path(NamedTuple):
-    """One step, and the path before it. `what` is the name, key or index of the step."""
+    """One step, and the path before it. `what` is the name, key or index of the step.
+
+    A key that is itself a tensor of the state (`optimizer.state[model.weight]`) is not held but named, by its own path.
+    """
 
     before: Path | None
     how: str
@@ -53,11 +56,16 @@ class Path(NamedTuple):
             step = step.before
         return iter(chain[::-1])
 
-    def fetch(self, root: Any) -> Any:
-        """What the path leads to, starting from the object its first step stands for."""
-        value = root
+    def fetch(self, roots: Mapping[str, Any]) -> Any:
+        """What the path leads to, given the objects that paths begin with."""
+        value: Any = None
         for step in self.steps():
-            value = _KINDS[step.how].fetch(value, step.what)
+            if step.how is ROOT:
+                value = roots[step.what]
+            elif step.how is KEYED:
+                value = value[step.what.fetch(roots)]
+            else:
+                value = _KINDS[step.how].fetch(value, step.what)
         return value
 
     def names(self) -> Iterator[str]:
@@ -71,13 +79,6 @@ class Path(NamedTuple):
 
 # Like Path(...), from a tuple of the three, at half the price: every tensor of a state gets one.
 make_path = partial(tuple.__new__, Path)
-
-
-class Keyed(NamedTuple):
-    """A key that has a path itself, and is shown by it: `optimizer.state[model.weight]`."""
-
-    key: Any
-    path: Path
 
 
 def root(name: str) -> Path:
@@ -106,7 +107,7 @@ _KINDS = {
     ROOT: _Kind(lambda value, _: value, lambda name: ("", name)),
     ATTRIBUTE: _Kind(getattr, _attribute),
     ITEM: _Kind(lambda value, key: value[key], lambda key: ("", f"[{key!r}]")),
-    KEYED: _Kind(lambda value, keyed: value[keyed.key], lambda keyed: ("", f"[{keyed.path}]")),
+    KEYED: _Kind(lambda value, key: value[key], lambda path: ("", f"[{path}]")),
     CALL: _Kind(lambda value, name: getattr(value, name)(), lambda name: ("", f".{name}()")),
     CELL: _Kind(
         lambda value, index: value.__closure__[index].cell_contents,

@@ -48,16 +48,18 @@ def _modules_first(objects: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
     slots = _slots(walk)
+    blocks = tuple(_blocks(slots))
     return Inventory(
         objects=tuple(objects.values()),
         roots=tuple(objects),
         slots=tuple(slots),
-        blocks=tuple(_blocks(slots)),
+        blocks=blocks,
         shells=tuple(walk.shells),
         device_values=tuple(walk.device_values),
-        told=(*walk.told, *_told(slots)),
+        told=(*walk.told, *_told(slots), *_told_of_blocks(slots, blocks)),
         also=tuple(walk.also),
         holders=walk.holders,
+        number={id(slot.tensor): index for index, slot in enumerate(slots)},
     )
 
 
@@ -111,6 +113,18 @@ def _told(slots: Sequence[Slot]) -> Iterator[Told]:
                 yield Told(slot.path, slot.tensor, _META)
 
 
+def _told_of_blocks(slots: Sequence[Slot], blocks: Sequence[Block]) -> Iterator[Told]:
+    for block in blocks:
+        if block.spans and block.spans[-1][1] > block.storage_bytes:
+            slot = slots[block.slots[0]]
+            yield Told(slot.path, slot.tensor, _FREED)
+
+
+_FREED = Fact(
+    "R034",
+    "its storage is smaller than what it shows: someone took the memory away (resize_ of a storage, as shards do)",
+    "gather it first, or keep it",
+)
 _META = Fact("R030", "a meta tensor has no bytes to move", "materialise it first: load the weights, or to_empty()")
 _GRAPH_INSIDE = Fact(
     "R032",

@@ -33,10 +33,10 @@ class Case(NamedTuple):
     def pairs(self) -> Iterator[tuple[int, int, Slot]]:
         """Each tensor that is still there: its index in the plan, its index now, as planned."""
         number = self.now.number
-        for index, slot in enumerate(self.plan.inventory.slots):
-            at = number.get(id(slot.tensor))
+        for tensor, index in self.plan.inventory.number.items():
+            at = number.get(tensor)
             if at is not None:
-                yield index, at, slot
+                yield index, at, self.plan.inventory.slots[index]
 
 
 def verify_move(now: Inventory, plan: Plan, windows_before: Sequence[Window]) -> Verdict:
@@ -44,14 +44,18 @@ def verify_move(now: Inventory, plan: Plan, windows_before: Sequence[Window]) ->
     with plain_torch():
         case = Case(now, plan, windows_of(now.slots), windows_before)
     checks = _MOVE_CHECKS if plan.digests is not None else {k: v for k, v in _MOVE_CHECKS.items() if k != "values"}
-    return Verdict(now, tuple(checks), tuple(finding for check in checks.values() for finding in check(case)))
+    return Verdict(
+        len(now.slots), tuple(checks), tuple(finding for check in checks.values() for finding in check(case))
+    )
 
 
 def verify_place(now: Inventory, would: Plan) -> Verdict:
     """Is all where it should be? `would` is the plan of moving it there: what it would still do is missing."""
     case = Case(now, would)
     return Verdict(
-        now, tuple(_PLACE_CHECKS), tuple(finding for check in _PLACE_CHECKS.values() for finding in check(case))
+        len(now.slots),
+        tuple(_PLACE_CHECKS),
+        tuple(finding for check in _PLACE_CHECKS.values() for finding in check(case)),
     )
 
 
@@ -69,8 +73,9 @@ def _values(case: Case) -> Iterator[Finding]:
 
 def _identity(case: Case) -> Iterator[Finding]:
     planned = case.plan.inventory
-    for slot in planned.slots:
-        if id(slot.tensor) not in case.now.number and slot.path.how is not _paths.CALL:
+    for tensor, index in planned.number.items():
+        slot = planned.slots[index]
+        if tensor not in case.now.number and slot.path.how is not _paths.CALL:
             yield Finding("V301", str(slot.path), "the tensor that was here is no longer part of the state", _REPORT_IT)
     for slot in case.now.slots:
         if id(slot.tensor) not in planned.number and slot.path.how is not _paths.CALL:
@@ -79,11 +84,11 @@ def _identity(case: Case) -> Iterator[Finding]:
 
 def _sharing(case: Case) -> Iterator[Finding]:
     """Windows of one storage are windows of one storage still."""
-    number, slots, planned = case.now.number, case.now.slots, case.plan.inventory
-    for block in planned.blocks:
-        if len(block.slots) > 1:
-            tensors = (planned.slots[index].tensor for index in block.slots)
-            first, *others = (slots[number[id(tensor)]] for tensor in tensors if id(tensor) in number)
+    slots, now_at = case.now.slots, {index: at for index, at, _ in case.pairs()}
+    for block in case.plan.inventory.blocks:
+        present = [slots[now_at[index]] for index in block.slots if index in now_at]
+        if len(present) > 1:
+            first, *others = present
             for slot in others:
                 # On a device without storages nobody can tell.
                 if slot.storage != first.storage and slot.storage_bytes >= 0:

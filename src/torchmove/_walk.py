@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmove import _devices, _paths
-from torchmove._paths import Keyed, Path, make_path
+from torchmove._paths import Path, make_path
 from torchmove._records import (
     Bunch,
     Child,
@@ -129,7 +129,7 @@ class Walk:
 
     def step(self, before: Path, how: str, what: Any) -> Path:
         if how is _paths.KEYED:
-            what = Keyed(what, self.paths.get(id(what), _NOWHERE))
+            what = self.paths.get(id(what), _NOWHERE)
         return make_path((before, how, what))
 
     def open(self, value: Any, path: Path, role: Role | None, owner: Owner | None) -> None:

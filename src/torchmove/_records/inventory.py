@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from torchmove._paths import Path
+from torchmove._paths import CALL, Path
 from torchmove._records.reading import Fact, Owner, Role
 from torchmove.report import Reported, Sheet, counted, readable_bytes, table
 
@@ -106,12 +106,16 @@ class Inventory(Reported):
     device_values: tuple[DeviceValue, ...]
     told: tuple[Told, ...]
     also: tuple[tuple[int, Path], ...]
-    holders: Mapping[int, tuple[Any, Path]] = field(repr=False)
+    holders: Mapping[int, tuple[Any, Path]] = field(repr=False)  # every holder by its id; this keeps the id its own
+    number: Mapping[int, int] = field(repr=False)  # the index of a tensor's slot, by the tensor's id
 
-    @cached_property
-    def number(self) -> Mapping[int, int]:
-        """The index of the slot of a tensor, by the tensor's id."""
-        return {id(slot.tensor): index for index, slot in enumerate(self.slots)}
+    def archived(self) -> Inventory:
+        """The same, remembering the tensors by their ids alone: it keeps nothing of the state alive."""
+        slots = tuple(slot._replace(tensor=_GONE, owner=None) for slot in self.slots)
+        # A part of a sparse tensor is a new object at every look, and its id worth nothing.
+        number = {tensor: index for tensor, index in self.number.items() if slots[index].path.how is not CALL}
+        emptied: dict[str, Any] = {"objects": (), "shells": (), "device_values": (), "told": (), "holders": {}}
+        return replace(self, slots=slots, number=number, **emptied)
 
     @cached_property
     def other_paths(self) -> Mapping[int, tuple[Path, ...]]:
@@ -148,17 +152,17 @@ class Inventory(Reported):
         also = (path for path in self.other_paths.get(id(slot.tensor), ()) if "param_groups" not in path.names())
         shares = [str(other) for other in self.sharing(slot)] + [f"is {path}" for path in also]
         shown = ", ".join(shares[:2]) + (f" (+{len(shares) - 2})" if len(shares) > 2 else "")
-        dtype, shape = str(slot.tensor.dtype).removeprefix("torch."), _shape(slot.tensor)
-        return slot.path, slot.role, slot.device, dtype, tuple(shape), slot.nbytes, shown
+        dtype = str(slot.tensor.dtype).removeprefix("torch.")
+        return slot.path, slot.role, slot.device, dtype, tuple(_shape(slot.tensor)), slot.nbytes, shown
 
     def sharing(self, slot: Slot) -> Iterator[Path]:
         """The paths of the other tensors that look at the slot's storage."""
-        block = self._block_of[self.number[id(slot.tensor)]]
-        return (self.slots[index].path for index in block.slots if self.slots[index] is not slot)
+        block = self._block_of.get(slot.storage)
+        return (self.slots[index].path for index in block.slots if self.slots[index] is not slot) if block else iter(())
 
     @cached_property
     def _block_of(self) -> Mapping[int, Block]:
-        return {index: block for block in self.blocks for index in block.slots}
+        return {self.slots[block.slots[0]].storage: block for block in self.blocks}
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -184,6 +188,9 @@ class Inventory(Reported):
             "bytes": slot.nbytes,
             "requires_grad": slot.tensor.requires_grad,
         }
+
+
+_GONE = torch.empty(0, device="meta")
 
 
 def _shape(tensor: Tensor) -> Sequence[int]:

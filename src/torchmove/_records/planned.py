@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -89,6 +89,11 @@ class Plan(Reported):
     @property
     def ok(self) -> bool:
         return not self.refusals
+
+    def archived(self) -> Plan:
+        """The same, keeping nothing of the state alive."""
+        repoints = tuple(Repoint(point.value._replace(holder=None), point.new) for point in self.repoints)
+        return replace(self, inventory=self.inventory.archived(), repoints=repoints)
 
     @property
     def nbytes(self) -> int:

@@ -33,7 +33,10 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Receipt(Reported):
-    """What was moved, how fast, what stayed and why, and what memory the old device could not give back."""
+    """What was moved, how fast, what stayed and why, and what memory the old device could not give back.
+
+    A receipt may be kept: it remembers tensors by their ids and keeps none of them alive.
+    """
 
     plan: Plan
     mover: str

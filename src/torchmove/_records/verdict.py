@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torchmove._errors import VerificationError
-from torchmove._records.inventory import Inventory
 from torchmove.report import Reported, Sheet, counted
 
 
@@ -26,7 +25,7 @@ class Finding(NamedTuple):
 class Verdict(Reported):
     """Is it all there? `findings` says what is not."""
 
-    inventory: Inventory
+    tensors: int
     checked: tuple[str, ...]
     findings: tuple[Finding, ...]
 
@@ -39,7 +38,7 @@ class Verdict(Reported):
             raise VerificationError(self)
 
     def sheet(self) -> Sheet:
-        count = f"{counted(len(self.inventory.slots), 'tensor')} checked for {', '.join(self.checked)}"
+        count = f"{counted(self.tensors, 'tensor')} checked for {', '.join(self.checked)}"
         if self.ok:
             return Sheet(f"verified: {count}")
         shown = self.findings[:40]
@@ -52,6 +51,6 @@ class Verdict(Reported):
         return {
             "ok": self.ok,
             "checked": list(self.checked),
-            "tensors": len(self.inventory.slots),
+            "tensors": self.tensors,
             "findings": [finding._asdict() for finding in self.findings],
         }
