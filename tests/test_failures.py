@@ -174,6 +174,23 @@ def test_traced_and_scripted_programs_are_refused():
     assert next(traced.parameters()).device.type == "cpu"
 
 
+def double(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def test_a_scripted_function_is_refused_only_for_what_is_baked_in():
+    table = numbers(3)
+    model = Scale()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.act = torch.jit.script(double)
+        tm.move(model, to="twin:0")
+        model.act = torch.jit.trace(lambda x: x + table, numbers(3))
+    with pytest.raises(tm.MoveRefused) as error:
+        tm.move(model, to="cpu")
+    assert codes(error) == {"R022"}
+
+
 def test_exported_programs_are_refused():
     class Fill(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

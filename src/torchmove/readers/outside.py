@@ -55,5 +55,5 @@ TABLE: dict[type | str, Reader] = {
     "torch:Stream": silent,
     "torch:Event": silent,
     "torch.distributed.device_mesh:DeviceMesh": silent,
-    "torch._C._distributed_c10d:ProcessGroup": silent,
+    "torch.distributed.distributed_c10d:ProcessGroup": silent,
 }

@@ -20,10 +20,19 @@ def read_compiled(module: Any) -> Iterator[Child | Fact]:
     yield attribute("_orig_mod", module._modules["_orig_mod"])
 
 
+def read_script_function(function: Any) -> Iterator[Fact]:
+    """Mostly just code, and then nothing of it has to move."""
+    constants = function.inlined_graph.findAllNodes("prim::Constant")
+    if any(str(constant.output().type()) in ("Tensor", "Device") for constant in constants):
+        yield Fact("R022", _BAKED, _TRACE_AGAIN)
+
+
+_BAKED = "a traced or scripted program: its constants and devices are baked in and cannot be seen to move"
+_TRACE_AGAIN = "move the module it was made from and trace or script that again, or torch.jit.load(..., map_location=)"
 _SCRIPTED = _refused(
     "R022",
-    "a traced or scripted program: its constants and devices are baked in and cannot be seen to move",
-    "move the module it was made from and trace or script that again, or torch.jit.load(..., map_location=)",
+    _BAKED,
+    _TRACE_AGAIN,
 )
 _DISTRIBUTED_REMEDY = "model = wrapper.module; move it and its optimizer; wrap it again"
 
@@ -41,7 +50,7 @@ TABLE: dict[type | str, Reader] = {
         "R021", "FSDP shards: FSDP remembers where they were and computes with the old ones", "move before fully_shard"
     ),
     "torch.jit._script:ScriptModule": _SCRIPTED,
-    "torch.jit._script:ScriptFunction": _SCRIPTED,
+    "torch.jit:ScriptFunction": read_script_function,
     "torch.export.exported_program:ExportedProgram": _refused(
         "R023",
         "an exported program: devices are baked into its graph",

@@ -1,0 +1,27 @@
+"""The programs that `make demo` runs say what they should."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SAYS = {
+    "nested_model": ["the same values: True;  still tied: True"],
+    "mid_training": ["AdamW keeps its step on the CPU", "SGD with momentum, 50 more on the cpu"],
+    "forgotten_buffer": ["V401 layer.table", 'self.register_buffer("table"', "forward works"],
+}
+
+
+def test_every_example_is_run():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAYS, "second_device"}
+
+
+@pytest.mark.parametrize("example", SAYS)
+def test_the_example_tells_its_story(example):
+    ran = subprocess.run([sys.executable, EXAMPLES / f"{example}.py"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert all(words in ran.stdout for words in SAYS[example]), ran.stdout
