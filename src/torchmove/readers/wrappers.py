@@ -22,8 +22,9 @@ def read_compiled(module: Any) -> Iterator[Child | Fact]:
 
 def read_script_function(function: Any) -> Iterator[Fact]:
     """Mostly just code, and then nothing of it has to move."""
-    constants = function.inlined_graph.findAllNodes("prim::Constant")
-    if any(str(constant.output().type()) in ("Tensor", "Device") for constant in constants):
+    graph = function.inlined_graph  # held: its nodes do not hold it
+    kinds = {constant.output().type().kind() for constant in graph.findAllNodes("prim::Constant")}
+    if kinds & {"TensorType", "DeviceObjType"}:
         yield Fact("R022", _BAKED, _TRACE_AGAIN)
 
 
