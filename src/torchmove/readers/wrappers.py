@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from torchmove._records import Child, Fact, Reader, attribute
 
 
@@ -51,7 +53,7 @@ TABLE: dict[type | str, Reader] = {
         "R021", "FSDP shards: FSDP remembers where they were and computes with the old ones", "move before fully_shard"
     ),
     "torch.jit._script:ScriptModule": _SCRIPTED,
-    "torch.jit:ScriptFunction": read_script_function,
+    torch.jit.ScriptFunction: read_script_function,
     "torch.export.exported_program:ExportedProgram": _refused(
         "R023",
         "an exported program: devices are baked into its graph",
