@@ -72,10 +72,10 @@ def plan(
     placement = places.all()
     moves, refusals = _moves(inventory, placement, fresh)
     rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
-    moving = {index for move in moves for index in move.block.slots}
+    moving = frozenset(index for move in moves for index in move.block.slots) if inventory.told else frozenset()
     repoints, notes = _repoints(inventory, keep, moves, target)
     refusals += _told_refusals(inventory, keep, moving)
-    refusals += _mps_refusals(inventory, placement, moving)
+    refusals += _mps_refusals(inventory.slots, moves)
     refusals += _room_refusals(rooms)
     refusals += _keep_refusals(inventory, keep)
     if moves and not has_storage(target.type):
@@ -99,8 +99,8 @@ class _Places:
     """Where each slot goes, and why it does not go to the target."""
 
     def __init__(self, inventory: Inventory, target: torch.device, keep: Keep) -> None:
-        self.slots, self.number, self.target = inventory.slots, inventory.number, target
-        self.other_paths, self.keep = inventory.other_paths, keep
+        self.inventory, self.slots, self.number = inventory, inventory.slots, inventory.number
+        self.target, self.keep = target, keep
         self.keeps = bool(keep.tensors or keep.patterns)
         self.why: dict[int, str] = {}
         self.known: dict[int, torch.device] = {}
@@ -157,7 +157,7 @@ class _Places:
 
     def paths(self, slot: Slot) -> Iterator[Path]:
         yield slot.path
-        yield from self.other_paths.get(id(slot.tensor), ())
+        yield from self.inventory.other_paths.get(id(slot.tensor), ())
 
 
 def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool) -> tuple[list[Move], list[Refusal]]:
@@ -215,13 +215,13 @@ def _room_refusals(rooms: Sequence[Room]) -> Iterator[Refusal]:
             )
 
 
-def _mps_refusals(inventory: Inventory, placement: Sequence[torch.device], moving: set[int]) -> Iterator[Refusal]:
-    if not any(device.type == "mps" for device in set(placement)):
-        return
-    for index in sorted(moving):
-        slot = inventory.slots[index]
-        if placement[index].type == "mps" and slot.tensor.dtype in _NOT_ON_MPS:
-            yield Refusal("R040", str(slot.path), f"mps has no {slot.tensor.dtype}", "convert it first: .float()")
+def _mps_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Refusal]:
+    for block, target in moves:
+        if target.type == "mps":
+            for slot in (slots[index] for index in block.slots):
+                if slot.tensor.dtype in _NOT_ON_MPS:
+                    why = f"mps has no {slot.tensor.dtype}"
+                    yield Refusal("R040", str(slot.path), why, "convert it first: .float()")
 
 
 def _mixed_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Refusal]:
@@ -233,7 +233,7 @@ def _mixed_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Re
                 yield Refusal("R043", str(other.path), why, "clone one of them first")
 
 
-def _told_refusals(inventory: Inventory, keep: Keep, moving: set[int]) -> Iterator[Refusal]:
+def _told_refusals(inventory: Inventory, keep: Keep, moving: frozenset[int]) -> Iterator[Refusal]:
     for path, about, fact in inventory.told:
         if fact.code[0] != "R" or keep.has(about, (path,)):
             continue
