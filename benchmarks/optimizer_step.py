@@ -25,7 +25,7 @@ WAYS = {
     "fused": {"fused": True},
     "capturable": {"capturable": True},
 }
-TURNS, STEPS = 15, 20
+TURNS, STEPS = 7, 10
 State = tuple[nn.Module, torch.optim.Optimizer]
 
 

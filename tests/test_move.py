@@ -216,7 +216,7 @@ SURROUNDINGS: dict[str, Callable[[], Any]] = {
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-    "default device": lambda: torch.device("twin:1"),
+    "default device": lambda: torch.device("meta"),
     "anomaly detection": torch.autograd.set_detect_anomaly,
     "saved tensor hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda x: x),
 }

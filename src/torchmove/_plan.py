@@ -36,7 +36,7 @@ FreeBytes = Callable[[torch.device], int | None]
 _CPU = torch.device("cpu")
 # A graph is in the way only of a tensor that moves.
 _GRAPH_CODES = {"R032", "R033"}
-_LARGEST_SCALAR = 16  # bytes, of a complex128
+_LARGEST_SCALAR = 8  # bytes, of a float64
 _NOT_ON_MPS = {torch.float64, torch.complex128}
 
 
@@ -75,7 +75,7 @@ def plan(
     moving = frozenset(index for move in moves for index in move.block.slots) if inventory.told else frozenset()
     repoints, notes = _repoints(inventory, keep, moves, target)
     refusals += _told_refusals(inventory, keep, moving)
-    refusals += _mps_refusals(inventory.slots, moves)
+    refusals += _mps_refusals(inventory.slots, moves) if target.type == "mps" else ()
     refusals += _room_refusals(rooms)
     refusals += _keep_refusals(inventory, keep)
     if moves and not has_storage(target.type):
@@ -100,25 +100,25 @@ class _Places:
 
     def __init__(self, inventory: Inventory, target: torch.device, keep: Keep) -> None:
         self.inventory, self.slots, self.number = inventory, inventory.slots, inventory.number
-        self.target, self.keep = target, keep
-        self.keeps = bool(keep.tensors or keep.patterns)
+        self.target, self.keep, self.keeps = target, keep, bool(keep.tensors or keep.patterns)
         self.why: dict[int, str] = {}
         self.known: dict[int, torch.device] = {}
         self.answers: dict[tuple[type, int, bool, str], bool] = {}
 
     def all(self) -> tuple[torch.device, ...]:
-        known, target, keeps, number = self.known, self.target, self.keeps, self.number
+        if self.keeps:
+            return tuple(self.of_slot(index) for index in range(len(self.slots)))
+        # Where nothing is kept, only an optimizer's scalars and random states go elsewhere than to the target.
+        placement = [self.target] * len(self.slots)
         for index, slot in enumerate(self.slots):
-            owner = slot.owner
-            # Nearly all: nothing is said of it, or it goes with its parameter, which goes to the target.
-            if not keeps and slot.nbytes > _LARGEST_SCALAR:
-                if owner is None and slot.role != "tensor":
-                    continue
-                if owner is not None and known.get(number.get(id(owner.parameter), -1), target) is target:
-                    continue
-            if index not in known:
-                known[index] = self.decide(index, slot)
-        return tuple(known.get(index, target) for index in range(len(self.slots)))
+            if slot.nbytes <= _LARGEST_SCALAR or slot.role == "tensor":
+                placement[index] = self.of_slot(index)
+        return tuple(placement)
+
+    def of_slot(self, index: int) -> torch.device:
+        if index not in self.known:
+            self.known[index] = self.decide(index, self.slots[index])
+        return self.known[index]
 
     def decide(self, index: int, slot: Slot) -> torch.device:
         owner = slot.owner
@@ -134,7 +134,7 @@ class _Places:
         return self.target
 
     def on_cpu(self, owner: Owner, slot: Slot) -> bool:
-        if slot.tensor.dim():
+        if slot.tensor.numel() != 1:
             return False
         question = (owner.optimizer, id(owner.group), owner.parameter is None, _rules.key_of(slot))
         if question not in self.answers:
@@ -143,11 +143,7 @@ class _Places:
 
     def of(self, tensor: Tensor | None, asking: int) -> torch.device:
         home = self.number.get(id(tensor), asking)
-        if home == asking:
-            return self.target
-        if home not in self.known:
-            self.known[home] = self.decide(home, self.slots[home])
-        return self.known[home]
+        return self.target if home == asking else self.of_slot(home)
 
     def stay(self, index: int, device: torch.device, why: str) -> torch.device:
         if device == self.target:
@@ -192,13 +188,11 @@ def _stays(slots: Sequence[Slot], places: _Places) -> Iterator[Stay]:
 
 def _rooms(moves: Sequence[Move], slots: Sequence[Slot], free_bytes: FreeBytes) -> Iterator[Room]:
     needs: defaultdict[torch.device, int] = defaultdict(int)
-    for block, target in moves:
-        if block.opaque:
-            needs[target] += slots[block.slots[0]].nbytes
-        elif len(block.spans) == 1:
-            needs[target] += block.spans[0][1] - block.spans[0][0]
+    for (indices, _, size, spans), target in moves:
+        if len(spans) == 1:
+            needs[target] += spans[0][1] - spans[0][0]
         else:
-            needs[target] += packed(block.spans)[1]
+            needs[target] += slots[indices[0]].nbytes if size < 0 else packed(spans)[1]
     for device, size in needs.items():
         yield Room(device, size, free_bytes(device))
 
@@ -216,12 +210,10 @@ def _room_refusals(rooms: Sequence[Room]) -> Iterator[Refusal]:
 
 
 def _mps_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Refusal]:
-    for block, target in moves:
-        if target.type == "mps":
-            for slot in (slots[index] for index in block.slots):
-                if slot.tensor.dtype in _NOT_ON_MPS:
-                    why = f"mps has no {slot.tensor.dtype}"
-                    yield Refusal("R040", str(slot.path), why, "convert it first: .float()")
+    for index in (index for move in moves if move.target.type == "mps" for index in move.block.slots):
+        slot = slots[index]
+        if slot.tensor.dtype in _NOT_ON_MPS:
+            yield Refusal("R040", str(slot.path), f"mps has no {slot.tensor.dtype}", "convert it first: .float()")
 
 
 def _mixed_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Refusal]:
@@ -275,6 +267,8 @@ def _shares_any(inventory: Inventory, value: Any) -> bool:
 def _repoints(
     inventory: Inventory, keep: Keep, moves: Sequence[Move], target: torch.device
 ) -> tuple[list[Repoint], list[Note]]:
+    if not inventory.device_values:
+        return [], []
     homes = {move.block.device for move in moves if move.target == target and move.block.device != target}
     repoints, notes = [], []
     for value in inventory.device_values:

@@ -8,6 +8,7 @@ from them and takes the place of the old one, under the same object.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,8 @@ from torchmove import _paths
 
 _DISTRIBUTED = {"torch.distributed.tensor:DTensor", "torch.distributed._shard.sharded_tensor.api:ShardedTensor"}
 PLAIN = {Tensor, nn.Parameter}
-_QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+_form = attrgetter("layout", "is_nested", "is_quantized")
+_STRIDED = (torch.strided, False, False)
 
 
 class Part(NamedTuple):
@@ -40,12 +42,8 @@ class Unmovable(Exception):
 
 def is_window(tensor: Tensor) -> bool:
     """Is it a window on one storage, like nearly every tensor?"""
-    return (
-        tensor.layout is torch.strided
-        and not tensor.is_nested
-        and tensor.dtype not in _QUANTIZED
-        and (type(tensor) in PLAIN or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__)
-    )
+    plain = type(tensor) in PLAIN or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    return plain and _form(tensor) == _STRIDED
 
 
 def parts_of(tensor: Tensor) -> Parts | None:

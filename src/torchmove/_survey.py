@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -17,7 +17,7 @@ from torchmove._graphs import in_live_graphs
 from torchmove._records import Block, Fact, Inventory, Slot, Told
 from torchmove._shells import PLAIN
 from torchmove._storage import look_all, look_at_whole, plain_torch, reached
-from torchmove._walk import Walk
+from torchmove._walk import Found, Walk
 
 
 def survey(objects: Mapping[str, Any], *, besides: Sequence[Any] = ()) -> Inventory:
@@ -56,10 +56,10 @@ def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
         blocks=blocks,
         shells=tuple(walk.shells),
         device_values=tuple(walk.device_values),
-        told=(*walk.told, *_told(slots), *_told_of_blocks(slots, blocks)),
+        told=(*walk.told, *_told(slots, walk.results), *_told_of_blocks(slots, blocks)),
         also=tuple(walk.also),
         holders=walk.holders,
-        number={id(slot.tensor): index for index, slot in enumerate(slots)},
+        number=dict(zip(map(id, map(attrgetter("tensor"), slots)), range(len(slots)), strict=True)),
     )
 
 
@@ -77,49 +77,49 @@ def _slots(walk: Walk) -> list[Slot]:
 
 def _blocks(slots: Sequence[Slot]) -> Iterator[Block]:
     """The slots by storage. Nearly always a storage has one, and it sees all of it."""
-    first_of: dict[int, int] = {}
-    shared: dict[int, list[int]] = {}
-    for index, storage in enumerate(map(attrgetter("storage"), slots)):
-        first = first_of.setdefault(storage, index)
-        if first != index:
-            shared.setdefault(storage, [first]).append(index)
-    wholes: dict[int, tuple[tuple[int, int], ...]] = {}  # one for all storages of a size
-    for storage, first in first_of.items():
+    storages = list(map(attrgetter("storage"), slots))
+    first_of = dict(zip(reversed(storages), range(len(slots) - 1, -1, -1), strict=True))
+    shared = _shared(storages, first_of) if len(first_of) < len(slots) else {}
+    whole: dict[int, tuple[tuple[int, int], ...]] = {}  # one for all storages of a size
+    for first in sorted(first_of.values()):
         slot = slots[first]
         size = slot.storage_bytes
-        indices = tuple(shared[storage]) if storage in shared else (first,)
-        if size < 0:
-            spans: tuple[tuple[int, int], ...] = ()
-        elif slot.nbytes == size or any(slots[index].nbytes == size for index in indices):
-            spans = wholes.setdefault(size, ((0, size),))
+        indices = shared.get(first) or (first,)
+        if slot.nbytes == size or any(slots[index].nbytes == size for index in indices):
+            spans = whole.get(size) or whole.setdefault(size, ((0, size),))
         else:
-            spans = reached([slots[index] for index in indices])
+            spans = reached([slots[index] for index in indices]) if size >= 0 else ()
         yield _make_block((indices, slot.device, size, spans))
 
 
-def _told(slots: Sequence[Slot]) -> Iterator[Told]:
+def _shared(storages: Sequence[int], first_of: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+    """The slots that share a storage, by the first of them."""
+    shared: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+    for index, storage in enumerate(storages):
+        shared[first_of[storage]] += (index,)
+    return shared
+
+
+def _told(slots: Sequence[Slot], results: Sequence[Found]) -> Iterator[Told]:
     """What stands in the way of moving a tensor, as far as the tensor itself shows it."""
-    trained = list(compress(slots, map(attrgetter("requires_grad"), map(attrgetter("tensor"), slots))))
-    computed = [slot.tensor for slot in trained if slot.role == "computed"]
-    live = in_live_graphs([slot.tensor for slot in trained], besides=computed)
-    for slot in trained:
-        if id(slot.tensor) in live:
-            yield Told(slot.path, slot.tensor, _GRAPH_OVER)
-        if slot.role != "computed" and not slot.tensor.is_leaf:
-            yield Told(slot.path, slot.tensor, _GRAPH_INSIDE)
+    for found in results:
+        if found.role != "computed":
+            yield Told(found.path, found.tensor, _GRAPH_INSIDE)
+    leaves = [slot for slot in slots if slot.role not in _NEVER_TRAINED]
+    computed = [found.tensor for found in results if found.role == "computed"]
+    live = in_live_graphs([slot.tensor for slot in leaves], besides=computed)
+    yield from (Told(slot.path, slot.tensor, _GRAPH_OVER) for slot in leaves if id(slot.tensor) in live)
     if any(device.type == "meta" for device in set(map(attrgetter("device"), slots))):
-        for slot in slots:
-            if slot.device.type == "meta":
-                yield Told(slot.path, slot.tensor, _META)
+        yield from (Told(slot.path, slot.tensor, _META) for slot in slots if slot.device.type == "meta")
 
 
 def _told_of_blocks(slots: Sequence[Slot], blocks: Sequence[Block]) -> Iterator[Told]:
-    for block in blocks:
-        if block.spans and block.spans[-1][1] > block.storage_bytes:
-            slot = slots[block.slots[0]]
-            yield Told(slot.path, slot.tensor, _FREED)
+    for indices, _, size, spans in blocks:
+        if spans and spans[-1][1] > size:
+            yield Told(slots[indices[0]].path, slots[indices[0]].tensor, _FREED)
 
 
+_NEVER_TRAINED = {"gradient", "state"}  # a graph that leads to one of these ends in the tensor itself
 _FREED = Fact(
     "R034",
     "its storage is smaller than what it shows: someone took the memory away (resize_ of a storage, as shards do)",

@@ -60,6 +60,7 @@ class Walk:
         self.wave: list[Found] = []
         self.windows: list[Found] = []
         self.wholes: list[Found] = []
+        self.results: list[Found] = []  # those that are the result of a computation and have its graph
         self.shells: list[Shell] = []
         self.told: list[Told] = []
         self.device_values: list[DeviceValue] = []
@@ -165,7 +166,9 @@ class Walk:
                     continue
                 self.windows.append(found)
                 # Asking the result of a computation for its gradient is answered with a warning.
-                if tensor.is_leaf and tensor.grad is not None:
+                if not tensor.is_leaf:
+                    self.results.append(found)
+                elif tensor.grad is not None:
                     self.find_gradient(found)
                 if tensor.__dict__ or tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                     self.push(found, _hung_on(tensor))
@@ -189,6 +192,8 @@ class Walk:
             return
         if tensor.is_leaf:
             self.find_gradient(found)
+        else:
+            self.results.append(found)
         if parts is None:
             self.wholes.append(found)
             self.push(found, _hung_on(tensor))

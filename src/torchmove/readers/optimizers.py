@@ -27,10 +27,10 @@ def _groups(kind: type, groups: Any) -> Iterator[Child]:
         yield item(index, Level(_group(kind, group)))
 
 
-def _group(kind: type, group: Mapping[str, Any]) -> Iterator[Child]:
+def _group(kind: type, group: Mapping[str, Any]) -> Iterator[Child | Bunch]:
     for key, value in group.items():
         if key == "params":
-            yield item(key, value, "parameter")
+            yield Bunch(ITEM, dict(enumerate(value)), "parameter", at=(ITEM, "params"))
         elif type(value) not in ATOMS:
             yield item(key, value, "state", Owner(kind, group, None))
 
