@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 
 from rich import box
 from rich.console import Console
@@ -12,13 +11,13 @@ from rich.text import Text
 
 from torchmove.report.sheet import Sheet, Table
 
-NARROWEST, WIDEST = 80, 160
+# Paths are made to be copied: no line is folded or cut. Where the terminal is narrower, it wraps them itself.
+WIDTH = 10_000
 
 
 def render(sheet: Sheet) -> str:
-    width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size((120, 40)).columns))
     page = io.StringIO()
-    console = Console(file=page, width=width, color_system=None, legacy_windows=False)
+    console = Console(file=page, width=WIDTH, color_system=None, legacy_windows=False)
     console.print(Text(sheet.title), soft_wrap=True)
     for line in sheet.lines:
         console.print(Text(f"  {line}"), soft_wrap=True)
@@ -32,8 +31,7 @@ def render(sheet: Sheet) -> str:
 def _print_table(console: Console, table: Table) -> None:
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, title=None, header_style="")
     for name in table.columns:
-        # Paths are made to be copied: they fold, they are never cut.
-        drawn.add_column(Text(name), overflow="fold", justify="right" if name == "bytes" else "left")
+        drawn.add_column(Text(name), no_wrap=True, justify="right" if name in ("bytes", "tensors") else "left")
     for row in table.rows:
         drawn.add_row(*(Text(cell) for cell in row))
     console.print(Text(f"\n{table.title}"), soft_wrap=True)
