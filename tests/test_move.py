@@ -69,6 +69,32 @@ def test_a_pattern_matches_whole_steps():
     assert model.ab.device.type == "twin"
 
 
+def test_a_pattern_may_be_spelled_as_in_a_state_dict():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    tm.move(model, to="twin:0", keep=["model.0.*"])
+    assert [parameter.device.type for parameter in model.parameters()] == ["cpu", "cpu", "twin", "twin"]
+
+
+def test_a_pattern_for_the_optimizer_keeps_its_state_and_not_the_model():
+    model, optimizer = ZOO["adamw"]().objects
+    tm.move(model, optimizer, to="twin:0", keep=["optimizer"])
+    assert model[0].weight.device.type == "twin"
+    assert optimizer.state[model[0].weight]["exp_avg"].device.type == "cpu"
+
+
+def test_a_remembered_device_is_kept_by_its_path():
+    model = nn.Linear(1, 1)
+    model.offload_device = torch.device("cpu")
+    tm.move(model, to="twin:0", keep=["model.offload_device"])
+    assert model.offload_device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("keep", ["model.weight", None, nn.Linear(1, 1)])
+def test_keep_takes_a_list(keep):
+    with pytest.raises(TypeError, match="keep takes a list"):
+        tm.move(nn.Linear(1, 1), to="twin:0", keep=keep)
+
+
 def test_a_kept_module_keeps_its_optimizer_state_with_it():
     state = ZOO["adamw"]()
     model, optimizer = state.objects
@@ -196,6 +222,37 @@ def test_the_callers_variables_are_not_kept_alive():
 def test_nothing_to_move_is_an_error():
     with pytest.raises(TypeError, match="nothing was given"):
         tm.move(to="twin:0")
+
+
+@pytest.mark.parametrize("slip", [nn.Linear(1, 1).parameters(), {}.values(), map(id, []), nn.Linear, "model", 3])
+def test_what_holds_no_state_is_an_error(slip):
+    with pytest.raises(TypeError, match="holds no state"):
+        tm.move(slip, to="twin:0")
+
+
+def test_the_wrong_noun_is_an_error():
+    model = nn.Linear(1, 1)
+    with pytest.raises(TypeError, match="takes a plan"):
+        tm.apply(model)
+    with pytest.raises(TypeError, match="receipt"):
+        tm.verify(model, after=model)
+    with pytest.raises(TypeError, match="on="):
+        tm.verify(model, after=tm.move(model, to="twin:0"), on="cpu")
+
+
+def test_a_noun_is_short_in_a_shell():
+    model = nn.ModuleList(nn.Linear(1, 1) for _ in range(100))
+    receipt = tm.move(model, to="twin:0")
+    for noun in (tm.survey(model), tm.plan(model, to="cpu"), receipt, receipt.verdict):
+        assert len(repr(noun)) < 200
+
+
+def test_a_tensor_without_memory_fails_and_changes_nothing():
+    model = nn.Linear(1, 1)
+    model.zeros = torch._efficientzerotensor((2,))
+    with pytest.raises(tm.MoveFailed, match="no memory behind it"):
+        tm.move(model, to="twin:0")
+    assert model.weight.device.type == "cpu"
 
 
 def test_what_is_none_is_passed_over():

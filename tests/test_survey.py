@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import threading
@@ -107,6 +108,27 @@ def test_a_tensor_on_a_class_is_reported_once():
     receipt = tm.move(model, to="twin:0")
     assert [note.code for note in receipt.plan.notes] == ["N021"]
     assert OnClass.table.device.type == "cpu"
+
+
+class Cached(nn.Module):
+    @functools.lru_cache  # noqa: B019 (it is how people write it)
+    def mask(self, size):
+        return numbers(size)
+
+
+def test_a_filled_cache_on_a_class_is_reported():
+    model = Cached()
+    model.mask(3)
+    assert [note.code for note in tm.move(model, to="twin:0").plan.notes] == ["N033"]
+    Cached.mask.cache_clear()
+
+
+def test_a_tensor_in_many_places_is_no_burden():
+    model = nn.Module()
+    model.many = [numbers(1)] * 100_000
+    inventory = tm.survey(model)
+    assert "(+99997)" in str(inventory)
+    assert tm.plan(model, to="twin:0", keep=["model.many[5]"]).moves == ()
 
 
 def test_an_object_given_twice_is_there_once():

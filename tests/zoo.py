@@ -10,6 +10,7 @@ import warnings
 from collections import OrderedDict, UserDict, deque, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -265,12 +266,13 @@ def containers() -> State:
     model.in_deque, model.in_ordered = deque([numbers(7)]), OrderedDict(x=numbers(8))
     model.in_user, model.in_frozen = UserDict(y=numbers(9)), Frozen(numbers(10), torch.device("cpu"))
     model.in_slots, model.in_trap, model.in_lie = Slotted(numbers(11)), Trap(numbers(12)), LyingDict(z=numbers(13))
+    model.in_namespace, model.in_proxy = SimpleNamespace(a=numbers(16)), MappingProxyType({"b": numbers(17)})
     inside, key = numbers(14), numbers(15)
     model.in_set, model.as_key = {inside}, {key: "value"}
     moves = [model.in_list[0], model.in_dict["a"]["b"], model.in_tuple[0], model.in_tuple[1][0], model.in_named.left]
     moves += [model.in_named.right[0], model.in_deque[0], model.in_ordered["x"], model.in_user["y"]]
     moves += [model.in_frozen.table, model.in_slots.table, model.in_trap.__dict__["table"]]
-    moves += [dict.__getitem__(model.in_lie, "z"), inside, key]
+    moves += [dict.__getitem__(model.in_lie, "z"), inside, key, model.in_namespace.a, model.in_proxy["b"]]
     return State((model,), {str(tensor.numel()): tensor for tensor in moves})
 
 

@@ -61,7 +61,7 @@ def _places(each: Any, *, besides: list[Any]) -> Iterator[str]:
             keys = [key for key, value in holder.items() if value is each]
             yield from (f" under {key!r} in {_owner(holder)}" for key in keys if isinstance(key, (str, int)))
         else:
-            yield f" in a {type(holder).__name__} of {len(holder)}"
+            yield f" in {type(holder).__name__} of {len(holder)}"
     if not referrers:
         yield " in a local variable or a graph"
 
@@ -73,4 +73,4 @@ def _owner(holder: dict[Any, Any]) -> str:
             return f"module {owner.__name__}"
         if getattr(owner, "__dict__", None) is holder:
             return f"a {type(owner).__name__}"
-    return f"a {type(holder).__name__} of {len(holder)}"
+    return f"{type(holder).__name__} of {len(holder)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import ItemsView, Iterator, KeysView, Sequence, ValuesView
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -33,6 +33,8 @@ def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughne
 
 def apply(plan: Plan, *, mover: str = "auto") -> Receipt:
     """Carry a plan out, all of it or nothing. Refused if the state is no longer the one that was planned for."""
+    if not isinstance(plan, Plan):
+        raise TypeError(f"apply takes a plan, from tm.plan(...), not {type(plan).__name__}")
     now = _survey.survey(dict(zip(plan.inventory.roots, plan.inventory.objects, strict=True)))
     if not plan.refusals and not _unchanged(plan.inventory, now):
         raise MoveRefused([_STALE])
@@ -42,11 +44,13 @@ def apply(plan: Plan, *, mover: str = "auto") -> Receipt:
 def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
     """Is it all there? `on`: is everything on that device. `after`: is everything what a move made of it."""
     named = _given(objects)
-    if after is not None:
-        return _verify.verify_move(_survey.survey(named), after.plan, after.windows)
-    if on is None:
+    if (on is None) == (after is None):
         raise TypeError("verify needs on=, the device where all should be, or after=, the receipt of a move")
-    would = plan_for(named, _target(on), (), lambda _: None)
+    if after is not None:
+        if not isinstance(after, Receipt):
+            raise TypeError(f"after= takes the receipt of a move, not {type(after).__name__}")
+        return _verify.verify_move(_survey.survey(named), after.plan, after.windows)
+    would = plan_for(named, _target(on, "on"), (), lambda _: None)
     return _verify.verify_place(would.inventory, would)
 
 
@@ -84,7 +88,10 @@ def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
 def _given(objects: Sequence[Any]) -> dict[str, Any]:
     """The objects under the names that the caller of the public function has for them."""
     if not objects:
-        raise TypeError("nothing was given: tm.move(model, optimizer, to=...)")
+        raise TypeError("nothing was given: name the objects, as in tm.move(model, optimizer, to=...)")
+    for each in objects:
+        if isinstance(each, _NOT_HOLDERS):
+            raise TypeError(f"{type(each).__name__} holds no state to look at: give the module, or list(...) of it")
     return names_of(objects, sys._getframe(2))
 
 
@@ -105,15 +112,22 @@ def plan_for(objects: dict[str, Any], target: torch.device, keep: Sequence[Any],
         return _plan.plan(inventory, target, keep=_keep(objects, keep), free_bytes=free_bytes)
 
 
-def _target(to: Device) -> torch.device:
+# Given by a slip: what runs through a state once, and what only names it.
+_NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, type, str, bytes, int, float)
+
+
+def _target(to: Any, argument: str = "to") -> torch.device:
     try:
         return _devices.target(to)
     except _devices.NoSuchDevice as error:
-        remedy = "name a device that is there; to='auto' takes the accelerator if there is one"
-        raise MoveRefused([Refusal("R010", f"to={to!r}", str(error), remedy)]) from None
+        said = repr(to) if isinstance(to, (str, int, float, torch.device)) else f"a {type(to).__name__}"
+        remedy = f"name a device that is there; {argument}='auto' takes the accelerator if there is one"
+        raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
 
 
 def _keep(objects: dict[str, Any], keep: Sequence[Any]) -> _plan.Keep:
+    if isinstance(keep, str) or not isinstance(keep, (list, tuple, set, frozenset)):
+        raise TypeError("keep takes a list of objects and patterns: keep=[ema, 'model.*.table']")
     kept = [each for each in keep if not isinstance(each, str)]
     ids = {id(each) for each in kept}
     # A given object that is not kept belongs to itself, also where a kept one holds it.

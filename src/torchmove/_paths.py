@@ -87,11 +87,22 @@ def root(name: str) -> Path:
 
 
 def matcher(pattern: str) -> Callable[[Path], bool]:
-    """Does a path, or one on the way to it, match? Only `*` is special: it stands for any text."""
+    """Does a path, or one on the way to it, match? Only `*` is special: it stands for any text.
+
+    `model.0.weight`, the name in a state_dict, is as good as `model[0].weight`, the path as it prints.
+    """
     text = ".*".join(re.escape(part) for part in pattern.split("*"))
     # What follows a match must be a further step into it, so that `model.a` does not match `model.ab`.
     fits = re.compile(rf"{text}(?=$|[.\[])", re.DOTALL)
-    return lambda path: fits.match(str(path)) is not None
+
+    def match(path: Path) -> bool:
+        text = str(path)
+        return fits.match(text) is not None or fits.match(_INDEX.sub(r".\1\2", text)) is not None
+
+    return match
+
+
+_INDEX = re.compile(r"\[(?:(\d+)|'([^']*)')\]")
 
 
 class _Kind(NamedTuple):

@@ -80,7 +80,9 @@ def plan(
     refusals += _keep_refusals(inventory, keep)
     if moves and not has_storage(target.type):
         refusals += _mixed_refusals(inventory.slots, moves)
-        notes.append(Note("N041", str(target), "has no storages: strides and views are not kept there, ties are"))
+        notes.append(_no_storages(target))
+    if moves and not has_storage(moves[0].block.device.type):
+        notes.append(_no_storages(moves[0].block.device))
     return Plan(
         inventory=inventory,
         target=target,
@@ -152,8 +154,10 @@ class _Places:
         return device
 
     def paths(self, slot: Slot) -> Iterator[Path]:
+        """Those by which it is part of the state; that an optimizer works on it does not make it the optimizer's."""
         yield slot.path
-        yield from self.inventory.other_paths.get(id(slot.tensor), ())
+        others = self.inventory.other_paths.get(id(slot.tensor), ())
+        yield from (path for path in others if "param_groups" not in path.names())
 
 
 def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool) -> tuple[list[Move], list[Refusal]]:
@@ -216,6 +220,12 @@ def _mps_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Refu
             yield Refusal("R040", str(slot.path), f"mps has no {slot.tensor.dtype}", "convert it first: .float()")
 
 
+def _no_storages(device: torch.device) -> Note:
+    return Note(
+        "N041", str(device), "has no storages: ties are kept there, strides and views are not seen on the way back"
+    )
+
+
 def _mixed_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Refusal]:
     for move in moves:
         first, *others = (slots[index] for index in move.block.slots)
@@ -248,7 +258,7 @@ def _keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
         return
     remedy = "print(tm.survey(...)) shows the paths"
     here = [slot.path for slot in inventory.slots] + [path for _, path in inventory.also]
-    here += [path for _, path in inventory.holders.values()]
+    here += [path for _, path in inventory.holders.values()] + [value.path for value in inventory.device_values]
     for pattern, fits in keep.patterns.items():
         if not any(fits(path) for path in here):
             yield Refusal("R011", f"keep={pattern!r}", "no path matches it", remedy)

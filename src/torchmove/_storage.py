@@ -123,6 +123,8 @@ def packed(spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int, int]]
 
 def bytes_of(tensor: Tensor, start: int, stop: int) -> Tensor:
     """Some bytes of the storage that a tensor looks at, as a tensor of bytes."""
+    if tensor._is_zerotensor():
+        raise RuntimeError("a tensor has no memory behind it (forward-mode AD makes such zeros): clone it first")
     window = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return window.set_(tensor.untyped_storage(), start, (stop - start,), (1,))
 

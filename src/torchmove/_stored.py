@@ -31,8 +31,8 @@ def attributes(holder: Any) -> Iterator[tuple[str, Any]]:
     """The names and values in an object's `__dict__` and slots."""
     for base in type(holder).__mro__:
         stored = base.__dict__.get("__dict__")
-        # Only the descriptor that Python itself makes: a class may define a property of that name.
-        if type(stored) is types.GetSetDescriptorType:
+        # Only the descriptors that Python itself makes: a class may define a property of that name.
+        if stored is not None and type(stored) in (types.GetSetDescriptorType, types.MemberDescriptorType):
             yield from dict.items(stored.__get__(holder))
             break
     for base in type(holder).__mro__:

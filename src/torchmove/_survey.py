@@ -134,5 +134,5 @@ _GRAPH_INSIDE = Fact(
 _GRAPH_OVER = Fact(
     "R033",
     "a forward pass has used it and its graph can still run backward",
-    "call backward() first, or drop the loss and outputs (del loss)",
+    "drop the loss and the outputs (del loss), or call backward() first",
 )

@@ -19,7 +19,7 @@ from torchmove._records import Finding, Inventory, Plan, Slot, Verdict, Window
 from torchmove._storage import plain_torch, windows_of
 
 _MOVE_IT = "tm.move(..., to=...) moves it with the rest"
-_REPORT_IT = "something changed the state while it moved: move it from one thread, with nothing else running"
+_REPORT_IT = "it was changed by something else, during the move or since: find out what writes to it"
 
 
 class Case(NamedTuple):
@@ -212,6 +212,6 @@ _MOVE_CHECKS: dict[str, Check] = {
 }
 _PLACE_CHECKS: dict[str, Check] = {
     "placement": _in_place,
-    "what the optimizer trains": _trained,
+    "orphaned optimizers": _trained,
     "remembered devices": _remembered,
 }

@@ -6,6 +6,7 @@ collects the tensors; they are read all together later, which is the quicker way
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -230,3 +231,5 @@ def _on_class(kind: type) -> Iterator[Fact]:
         for name, value in vars(base).items():
             if issubclass(type(value), Tensor):
                 yield Fact("N021", f"{base.__name__}.{name} is a tensor on the class: it is out of reach and stays")
+            elif type(value) is functools._lru_cache_wrapper and value.cache_info().currsize:
+                yield Fact("N033", f"{base.__name__}.{name} is an lru_cache on the class: clear it, its entries stay")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -94,11 +94,11 @@ class Told(NamedTuple):
     fact: Fact
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Inventory(Reported):
     """Every tensor of a state: its path, role, device, bytes, and who shares with whom."""
 
-    objects: tuple[Any, ...] = field(repr=False)
+    objects: tuple[Any, ...]
     roots: tuple[str, ...]
     slots: tuple[Slot, ...]
     blocks: tuple[Block, ...]
@@ -106,8 +106,8 @@ class Inventory(Reported):
     device_values: tuple[DeviceValue, ...]
     told: tuple[Told, ...]
     also: tuple[tuple[int, Path], ...]
-    holders: Mapping[int, tuple[Any, Path]] = field(repr=False)  # every holder by its id; this keeps the id its own
-    number: Mapping[int, int] = field(repr=False)  # the index of a tensor's slot, by the tensor's id
+    holders: Mapping[int, tuple[Any, Path]]  # every holder by its id; this keeps the id its own
+    number: Mapping[int, int]  # the index of a tensor's slot, by the tensor's id
 
     def archived(self) -> Inventory:
         """The same, remembering the tensors by their ids alone: it keeps nothing of the state alive."""
@@ -118,11 +118,11 @@ class Inventory(Reported):
         return replace(self, slots=slots, number=number, **emptied)
 
     @cached_property
-    def other_paths(self) -> Mapping[int, tuple[Path, ...]]:
+    def other_paths(self) -> Mapping[int, list[Path]]:
         """The further paths by which a tensor is reached, by its id."""
-        paths: defaultdict[int, tuple[Path, ...]] = defaultdict(tuple)
+        paths: defaultdict[int, list[Path]] = defaultdict(list)
         for tensor, path in self.also:
-            paths[tensor] += (path,)
+            paths[tensor].append(path)
         return paths
 
     @property
@@ -149,9 +149,10 @@ class Inventory(Reported):
 
     def _row(self, slot: Slot) -> tuple[object, ...]:
         # That an optimizer has the parameter too goes without saying.
-        also = (path for path in self.other_paths.get(id(slot.tensor), ()) if "param_groups" not in path.names())
-        shares = [str(other) for other in self.sharing(slot)] + [f"is {path}" for path in also]
-        shown = ", ".join(shares[:2]) + (f" (+{len(shares) - 2})" if len(shares) > 2 else "")
+        also = [path for path in self.other_paths.get(id(slot.tensor), ()) if "param_groups" not in path.names()]
+        shares = [*self.sharing(slot), *(f"is {path}" for path in also[:2])]
+        left_out = len(shares[2:]) + len(also[2:])
+        shown = ", ".join(map(str, shares[:2])) + (f" (+{left_out})" if left_out else "")
         dtype = str(slot.tensor.dtype).removeprefix("torch.")
         return slot.path, slot.role, slot.device, dtype, tuple(_shape(slot.tensor)), slot.nbytes, shown
 

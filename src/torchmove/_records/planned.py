@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -71,7 +71,7 @@ class Room(NamedTuple):
         return f"{self.device}: needs {readable_bytes(self.needs_bytes)}{has}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan(Reported):
     """What would move, what stays and why, what stands in the way, and whether it fits."""
 
@@ -83,8 +83,8 @@ class Plan(Reported):
     refusals: tuple[Refusal, ...]
     notes: tuple[Note, ...]
     rooms: tuple[Room, ...]
-    placement: tuple[torch.device, ...] = field(repr=False)  # where each slot will be, in the inventory's order
-    digests: tuple[Digest, ...] | None = field(default=None, repr=False)  # each slot's bytes, where asked for
+    placement: tuple[torch.device, ...]  # where each slot will be, in the inventory's order
+    digests: tuple[Digest, ...] | None = None  # each slot's bytes, where asked for
 
     @property
     def ok(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -31,7 +31,7 @@ class Held(NamedTuple):
     by: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Receipt(Reported):
     """What was moved, how fast, what stayed and why, and what memory the old device could not give back.
 
@@ -42,7 +42,7 @@ class Receipt(Reported):
     mover: str
     seconds: float
     held: tuple[Held, ...]
-    windows: tuple[Window, ...] = field(repr=False)  # what each tensor showed before, in the inventory's order
+    windows: tuple[Window, ...]  # what each tensor showed before, in the inventory's order
     verdict: Verdict | None = None
 
     @property

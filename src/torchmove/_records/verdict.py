@@ -21,7 +21,7 @@ class Finding(NamedTuple):
         return f"{self.code} {self.path}: {self.why}. Remedy: {self.remedy}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Verdict(Reported):
     """Is it all there? `findings` says what is not."""
 

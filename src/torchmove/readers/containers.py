@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -53,6 +54,11 @@ def read_set(holder: Any) -> Iterator[Child]:
     yield from _hung_on(holder)
 
 
+def read_proxy(holder: MappingProxyType[Any, Any]) -> Iterator[Child]:
+    for key, value in holder.items():
+        yield item(key, value)
+
+
 def read_level(holder: Level) -> Any:
     return holder.children
 
@@ -70,5 +76,6 @@ TABLE: dict[type | str, Reader] = {
     tuple: read_tuple,
     set: read_set,
     frozenset: read_set,
+    MappingProxyType: read_proxy,
     Level: read_level,
 }

@@ -42,6 +42,17 @@ def read_partial(holder: functools.partial[Any]) -> Iterator[Child]:
         yield attribute(name, value)
 
 
+def read_cell(holder: types.CellType) -> Iterator[Child]:
+    try:
+        yield attribute("cell_contents", holder.cell_contents)
+    except ValueError:  # not filled yet
+        return
+
+
+def read_static(holder: Any) -> Iterator[Child]:
+    yield attribute("__func__", holder.__func__)
+
+
 def read_cached(holder: Any) -> Iterator[Child | Fact]:
     # An lru_cache shows its entries to no one but the garbage collector.
     if holder.cache_info().currsize:
@@ -58,4 +69,7 @@ TABLE: dict[type | str, Reader] = {
     types.MethodWrapperType: read_bound_builtin,
     functools.partial: read_partial,
     functools._lru_cache_wrapper: read_cached,
+    types.CellType: read_cell,
+    staticmethod: read_static,
+    classmethod: read_static,
 }

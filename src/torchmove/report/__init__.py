@@ -23,6 +23,9 @@ class Reported:
     def facts(self) -> dict[str, Any]:
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.sheet().title}>"
+
     def __str__(self) -> str:
         return text.render(self.sheet())
 
