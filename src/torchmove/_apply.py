@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from torch import nn
@@ -82,7 +84,7 @@ def _commit(plan: Plan, rebindings: list[Rebinding], proof: Callable[[], Verdict
             _repoint_all(plan.repoints, undo)
             _settle(plan)
             verdict = proof()
-            if interrupts.pending:
+            if interrupts.breaks_off:
                 interrupts.pending = False
                 raise KeyboardInterrupt
         except BaseException as error:
@@ -98,8 +100,9 @@ def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoRe
     undo.clear()
     # The frames that failed still hold the copies; the error outlives them.
     traceback.clear_frames(error.__traceback__)
-    for device in {move.target for move in plan.moves}:
-        _devices.give_back_cache(device)
+    with suppress(RuntimeError):  # a card that has failed fails here too; what matters is the first error
+        for device in {move.target for move in plan.moves}:
+            _devices.give_back_cache(device)
     if isinstance(error, Exception) and not isinstance(error, TorchmoveError):
         raise MoveFailed(stage, f"{type(error).__name__}: {error}") from error
     raise error
@@ -149,15 +152,20 @@ def _write(value: DeviceValue, *, old: Any, new: Any) -> None:
         dict.__setitem__(holder, value.what, new)
     elif isinstance(holder, list):
         list.__setitem__(holder, value.what, new)
+    elif isinstance(holder, deque):
+        deque.__setitem__(holder, value.what, new)
     else:
         # Past any __setattr__ of the class: a frozen dataclass remembers a device too.
         object.__setattr__(holder, value.what, new)
 
 
 def _rename_key(holder: dict[Any, Any], old: Any, new: Any) -> None:
-    entries = [(new if key == old else key, entry) for key, entry in dict.items(holder)]
-    dict.clear(holder)
-    dict.update(holder, entries)
+    """In place and in order. An OrderedDict keeps its order beside the dict, and has to be told of it."""
+    kind = OrderedDict if isinstance(holder, OrderedDict) else dict
+    entries = [(new if key == old else key, entry) for key, entry in kind.items(holder)]
+    kind.clear(holder)
+    for key, entry in entries:
+        kind.__setitem__(holder, key, entry)
 
 
 def _settle(plan: Plan) -> None:

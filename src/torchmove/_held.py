@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, UntypedStorage
+from torch.nn.parameter import is_lazy
 
 from torchmove._paths import Path
 from torchmove._records import Held, Plan
@@ -50,7 +51,9 @@ def _holders(storages: set[int]) -> dict[int, list[str]]:
 
 
 def _name(each: Any) -> str:
-    return f"a tensor of shape {tuple(each.shape)}" if isinstance(each, Tensor) else "a storage"
+    if not isinstance(each, Tensor):
+        return "a storage"
+    return "a tensor" if is_lazy(each) or each.is_nested else f"a tensor of shape {tuple(each.shape)}"
 
 
 def _places(each: Any, *, besides: list[Any]) -> Iterator[str]:

@@ -8,7 +8,10 @@ from types import FrameType, TracebackType
 
 
 class HeldInterrupts:
-    """While open, a Ctrl-C is noted and not raised; `pending` tells. It is raised on closing if nobody took it."""
+    """While open, a Ctrl-C is noted and not raised; `pending` tells. On closing it goes to whom it was meant for.
+
+    `breaks_off`: it is one that would have been raised as KeyboardInterrupt, and not for a handler of the user's own.
+    """
 
     def __init__(self) -> None:
         self.pending = False
@@ -23,6 +26,10 @@ class HeldInterrupts:
         if self._here:
             signal.signal(signal.SIGINT, self._note)
         return self
+
+    @property
+    def breaks_off(self) -> bool:
+        return self.pending and self._before is signal.default_int_handler
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

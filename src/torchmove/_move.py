@@ -35,8 +35,7 @@ def apply(plan: Plan, *, mover: str = "auto") -> Receipt:
     """Carry a plan out, all of it or nothing. Refused if the state is no longer the one that was planned for."""
     if not isinstance(plan, Plan):
         raise TypeError(f"apply takes a plan, from tm.plan(...), not {type(plan).__name__}")
-    now = _survey.survey(dict(zip(plan.inventory.roots, plan.inventory.objects, strict=True)))
-    if not plan.refusals and not _unchanged(plan.inventory, now):
+    if not plan.refusals and not _unchanged(plan.inventory):
         raise MoveRefused([_STALE])
     return _applied(plan, mover, "quick" if plan.digests is None else "bytes")
 
@@ -165,7 +164,8 @@ _STALE = Refusal(
 )
 
 
-def _unchanged(planned: Inventory, now: Inventory) -> bool:
+def _unchanged(planned: Inventory) -> bool:
+    now = _survey.survey(dict(zip(planned.roots, planned.objects, strict=True)))
     return [_trace(slot) for slot in planned.slots] == [_trace(slot) for slot in now.slots]
 
 

@@ -285,7 +285,7 @@ def _repoints(
         device = _devices.remembered(value.what, value.value) or torch.device(value.value)
         if keep.has(value.holder, (value.path,)) or not any(_devices.same(device, home) for home in homes):
             continue
-        if value.how in _SETTABLE and type(value.holder) not in (tuple, set, frozenset):
+        if _can_be_set(value, target):
             repoints.append(Repoint(value, _like(value, target)))
         else:
             why = f"remembers {value.value!s} in a place that cannot be changed"
@@ -293,7 +293,13 @@ def _repoints(
     return repoints, notes
 
 
-_SETTABLE = {_paths.ATTRIBUTE, _paths.ITEM, _paths.KEY, _paths.CELL}
+def _can_be_set(value: DeviceValue, target: torch.device) -> bool:
+    if value.how is _paths.KEY:
+        return target not in value.holder  # there is an entry for that device already: two cannot be one
+    return value.how in _SETTABLE and not isinstance(value.holder, (tuple, set, frozenset))
+
+
+_SETTABLE = {_paths.ATTRIBUTE, _paths.ITEM, _paths.CELL}
 
 
 def _like(value: DeviceValue, target: torch.device) -> torch.device | str:

@@ -67,6 +67,8 @@ def has_storage(device_type: str) -> bool:
         return True
     try:
         return torch.empty(1, device=device_type).untyped_storage().data_ptr() != 0
+    except torch.OutOfMemoryError:
+        raise  # no answer, and not one to remember
     except (RuntimeError, ImportError, AssertionError):
         return False
 
@@ -195,7 +197,7 @@ Undo = list[Callable[[], None]]
 
 
 def rebind(each: Rebinding, undo: Undo) -> None:
-    """Make a tensor look through its new window. The way back is on the undo list before the step is taken."""
+    """Make a tensor look through its new window, with the way back on the undo list."""
     if each.by_swap:
         _rebind_by_swap(each, undo)
     else:
@@ -246,7 +248,9 @@ def _rebind_by_swap(each: Rebinding, undo: Undo) -> None:
     if not tensor.is_inference():
         torch._C._autograd._unsafe_set_version_counter((other,), (tensor._version,))
     hooks, late_hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
-    undo.append(lambda: torch._C._swap_tensor_impl(tensor, other))
+    before = tensor._cdata
+    # A second swap undoes the first, and only then: whatever is raised, before or after, is told by what is there now.
+    undo.append(lambda: torch._C._swap_tensor_impl(tensor, other) if tensor._cdata != before else None)
     torch._C._swap_tensor_impl(tensor, other)
     # The dicts of hooks stay with the object; the new implementation has to be told of them.
     if hooks is not None:
@@ -268,6 +272,8 @@ def plain_torch() -> Iterator[None]:
 class Watch:
     """Tells whether a storage is still alive, without keeping it so."""
 
+    _weak: Any = None
+
     def __init__(self, storage: UntypedStorage) -> None:
         self.storage = storage._cdata
         self._weak = storage._weak_ref()
@@ -276,4 +282,5 @@ class Watch:
         return not UntypedStorage._expired(self._weak)
 
     def __del__(self) -> None:
-        UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]
+        if self._weak is not None:
+            UntypedStorage._free_weak_ref(self._weak)  # type: ignore[no-untyped-call]

@@ -5,7 +5,7 @@ Each check is a function from what is (`now`) and what should be to findings; th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -43,20 +43,23 @@ def verify_move(now: Inventory, plan: Plan, windows_before: Sequence[Window]) ->
     """Is the state what the plan made of it?"""
     with plain_torch():
         case = Case(now, plan, windows_of(now.slots), windows_before)
-    checks = _MOVE_CHECKS if plan.digests is not None else {k: v for k, v in _MOVE_CHECKS.items() if k != "values"}
-    return Verdict(
-        len(now.slots), tuple(checks), tuple(finding for check in checks.values() for finding in check(case))
-    )
+    checks = dict(_MOVE_CHECKS)
+    if plan.digests is None:
+        del checks["values"]
+    return _judged(case, checks)
 
 
 def verify_place(now: Inventory, would: Plan) -> Verdict:
     """Is all where it should be? `would` is the plan of moving it there: what it would still do is missing."""
-    case = Case(now, would)
-    return Verdict(
-        len(now.slots),
-        tuple(_PLACE_CHECKS),
-        tuple(finding for check in _PLACE_CHECKS.values() for finding in check(case)),
-    )
+    return _judged(Case(now, would), _PLACE_CHECKS)
+
+
+def _judged(case: Case, checks: Mapping[str, Check]) -> Verdict:
+    # A loop and no generator: an error would hold its frame, and with it what was read at the target.
+    findings: list[Finding] = []
+    for check in checks.values():
+        findings += check(case)
+    return Verdict(len(case.now.slots), tuple(checks), tuple(findings))
 
 
 # ---------------------------------------------------------------- after a move

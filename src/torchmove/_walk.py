@@ -153,7 +153,8 @@ class Walk:
     def note_device(self, child: Child, stair: _Stair) -> None:
         if _devices.remembered(child.what, child.value) is not None:
             path = Path(stair.path, child.how, child.what)
-            self.device_values.append(DeviceValue(stair.holder, child.how, child.what, child.value, path))
+            holder = stair.holder.container if type(stair.holder) is Level else stair.holder
+            self.device_values.append(DeviceValue(holder, child.how, child.what, child.value, path))
 
     # ------------------------------------------------------------ through what tensors carry
 

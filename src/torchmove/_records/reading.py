@@ -62,6 +62,7 @@ class Level(NamedTuple):
     """Children one step further down, for a reader that knows more of them than the container they are in."""
 
     children: Iterable[Child | Bunch]
+    container: Any
 
 
 class Fact(NamedTuple):

@@ -15,8 +15,9 @@ from torchmove._stored import ATOMS, attributes
 def read(optimizer: Optimizer) -> Iterator[Child]:
     stored = object.__getattribute__(optimizer, "__dict__")
     groups = stored.get("param_groups", [])
-    yield attribute("param_groups", Level(_groups(type(optimizer), groups)))
-    yield attribute("state", Level(_states(type(optimizer), stored.get("state", {}), groups)))
+    yield attribute("param_groups", Level(_groups(type(optimizer), groups), groups))
+    states = stored.get("state", {})
+    yield attribute("state", Level(_states(type(optimizer), states, groups), states))
     for name, value in attributes(optimizer):
         if name not in ("param_groups", "state") and type(value) not in ATOMS:
             yield attribute(name, value)
@@ -24,7 +25,7 @@ def read(optimizer: Optimizer) -> Iterator[Child]:
 
 def _groups(kind: type, groups: Any) -> Iterator[Child]:
     for index, group in enumerate(groups):
-        yield item(index, Level(_group(kind, group)))
+        yield item(index, Level(_group(kind, group), group))
 
 
 def _group(kind: type, group: Mapping[str, Any]) -> Iterator[Child | Bunch]:
