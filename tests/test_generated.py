@@ -10,6 +10,7 @@ import types
 import warnings
 from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +87,7 @@ class Maker:
         self.stays: dict[str, Tensor] = {}
         self.contents: list[Callable[[], list[int]]] = []
         self.devices: list[Callable[[], Any]] = []
-        self.loose: list[Tensor] = []  # what shares memory with others, and is held by none of them
+        self.loose: list[Tensor] = []  # what shares memory with others and is held by none of them
 
     def one_of(self, *choices: Any) -> Any:
         return self.draw(st.sampled_from(choices))
@@ -106,13 +107,10 @@ class Maker:
     # ------------------------------------------------------------ tensors
 
     def tensor(self) -> Tensor:
-        kinds = [self.fresh, self.fresh, self.parameter, self.special]
-        if self.moves:
-            kinds += [self.again, self.window, self.window]
-        return self.one_of(*kinds)()
+        return self.one_of(self.fresh, self.parameter, self.special, self.again, self.window, self.window)()
 
     def again(self) -> Tensor:
-        return self.one_of(*self.moves.values())
+        return self.one_of(*self.moves.values()) if self.moves else self.fresh()
 
     def fresh(self) -> Tensor:
         made = filled(self.one_of(*SHAPES), self.one_of(*DTYPES))
@@ -145,13 +143,12 @@ class Maker:
 
     def window(self) -> Tensor:
         """Another tensor that looks at memory of one that is there."""
-        base = self.one_of(*self.moves.values())
-        views = [view for view in VIEWS if is_window(base) and not base.is_inference()]
-        for view in self.draw(st.permutations(views)):
-            made = view(base.detach())
-            if made is not None:
-                return self.hang_on(self.record(view.__name__, made))
-        return base
+        bases = [each for each in self.moves.values() if is_window(each) and not each.is_inference()]
+        if not bases:
+            return self.fresh()
+        views = views_of(self.one_of(*bases).detach())
+        name = self.one_of(*views)
+        return self.hang_on(self.record(name, views[name]))
 
     def special(self) -> Tensor:
         kind = self.one_of(sparse_coo, sparse_csr, pair, tagged, inferred, jagged)
@@ -160,7 +157,7 @@ class Maker:
             made, parts = kind()
         for part in parts:
             self.hold_loose(f"part of {kind.__name__}", part)
-        if self.chance() and kind in (sparse_coo, sparse_csr, pair):
+        if self.chance() and kind in (sparse_coo, sparse_csr):
             made = nn.Parameter(made)
         if kind is pair:
             self.record("inside a pair", made.a)
@@ -271,6 +268,7 @@ class Maker:
     def state(self) -> Made:
         objects: list[Any] = [*self.trained()] if self.chance() else [self.module(2)]
         objects += [self.holder(2) for _ in range(self.count(2))]
+        self.loose += [self.window() for _ in range(self.count(6))]
         return Made((*objects, self.loose), self.moves, self.stays, self.contents, self.devices)
 
 
@@ -294,65 +292,34 @@ def can_train(tensor: Tensor) -> bool:
     return is_window(tensor) and not tensor.is_inference() and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def alias(base: Tensor) -> Tensor:
-    return base
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "alias": lambda base: base,
+    "slice": lambda base: base[1::2],
+    "end": lambda base: base[-2:],
+    "nothing": lambda base: base[1:1],
+    "transposed": lambda base: base.transpose(0, -1),
+    "expanded": lambda base: base.expand(5, *base.shape),
+    "element": lambda base: base.select(0, 0),
+    "sliding": lambda base: base.unfold(0, 3, 2),
+    "diagonal": lambda base: base.diagonal(),
+    "bytes": lambda base: base.view(torch.uint8),
+    "shorts": lambda base: base.view(torch.int16),
+    "conjugated": lambda base: base.conj(),
+    "negated": lambda base: base.conj().imag,
+    "real": lambda base: base.real,
+    "pairs": torch.view_as_real,
+    "complex": torch.view_as_complex,
+}
 
 
-def a_slice(base: Tensor) -> Tensor | None:
-    return base[1::2] if base.dim() else None
+def views_of(base: Tensor) -> dict[str, Tensor]:
+    """The views that it allows."""
+    made = {}
+    for name, view in VIEWS.items():
+        with suppress(RuntimeError, IndexError):
+            made[name] = view(base)
+    return made
 
-
-def the_end(base: Tensor) -> Tensor | None:
-    return base[-2:] if base.dim() else None
-
-
-def nothing_of_it(base: Tensor) -> Tensor | None:
-    return base[1:1] if base.dim() else None
-
-
-def transposed(base: Tensor) -> Tensor | None:
-    return base.transpose(0, -1) if base.dim() > 1 else None
-
-
-def expanded(base: Tensor) -> Tensor:
-    return base.expand(5, *base.shape)
-
-
-def one_element(base: Tensor) -> Tensor | None:
-    return base.as_strided((), (), base.storage_offset()) if base.numel() else None
-
-
-def sliding(base: Tensor) -> Tensor | None:
-    return base.unfold(0, 3, 2) if base.dim() and base.size(0) >= 3 else None
-
-
-def diagonal(base: Tensor) -> Tensor | None:
-    return base.diagonal() if base.dim() > 1 else None
-
-
-def as_bytes(base: Tensor) -> Tensor | None:
-    return base.view(torch.uint8) if base.dim() and base.is_contiguous() and not base.is_conj() else None
-
-
-def as_shorts(base: Tensor) -> Tensor | None:
-    fits = base.dim() and base.is_contiguous() and base.dtype.itemsize in (2, 4) and not base.is_conj()
-    return base.view(torch.int16) if fits and base.dtype is not torch.bool else None
-
-
-def conjugated(base: Tensor) -> Tensor | None:
-    return base.conj() if base.is_complex() else None
-
-
-def negated(base: Tensor) -> Tensor | None:
-    return base.conj().imag if base.is_complex() else None
-
-
-def real_part(base: Tensor) -> Tensor | None:
-    return base.real if base.is_complex() else None
-
-
-VIEWS = [alias, a_slice, the_end, nothing_of_it, transposed, expanded, one_element, sliding, diagonal]
-VIEWS += [as_bytes, as_shorts, conjugated, negated, real_part]
 
 Special = tuple[Tensor, list[Tensor]]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import inspect
 import itertools
 import sys
 import types
 import unittest
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,13 +29,16 @@ NEVER_THE_SAME_ON_CUDA = {"nn.NLLLoss": ADDED_IN_ANY_ORDER, "nn.CrossEntropyLoss
 
 
 def _lists() -> tuple[list[Any], list[Any]]:
-    if importlib.util.find_spec("expecttest") is None:
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         # Torch's test case derives from this package's; its lists need no more of it.
         stand_in: Any = types.ModuleType("expecttest")
+        stand_in.__spec__ = importlib.machinery.ModuleSpec("expecttest", None)
         stand_in.TestCase, stand_in.ACCEPT = type("TestCase", (unittest.TestCase,), {}), False
         sys.modules["expecttest"] = stand_in
-    from torch.testing._internal.common_modules import module_db
-    from torch.testing._internal.common_optimizers import optim_db
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a numpy that is newer than torch's lists
+        from torch.testing._internal.common_modules import module_db
+        from torch.testing._internal.common_optimizers import optim_db
 
     return module_db, optim_db
 

@@ -45,9 +45,11 @@ def apply(plan: Plan, mover: Mover, *, proof: Proof) -> Receipt:
         old, windows = OldStorages(plan), windows_of(plan.inventory.slots)
         rebindings = _copies(plan, windows, mover)
         verdict = _commit(plan, rebindings, lambda: proof(windows))
-    # From here on nothing of ours holds the old storages: what is still alive is held by others.
-    del rebindings
-    return Receipt(plan.archived(), mover.name, time.perf_counter() - began, old.held(), tuple(windows), verdict)
+        seconds = time.perf_counter() - began
+        # From here on nothing of ours holds the old storages: what is still alive is held by others.
+        del rebindings
+        held = old.held()
+    return Receipt(plan.archived(), mover.name, seconds, held, tuple(windows), verdict)
 
 
 def _copies(plan: Plan, windows: Sequence[Window], mover: Mover) -> list[Rebinding]:
