@@ -120,6 +120,11 @@ def started(state: Hostile, route: Route) -> Hostile:
     return state
 
 
+def no_more(now: list[int], then: list[int]) -> bool:
+    """Less may be: what a training step left lying about was let go in between."""
+    return all(each <= before for each, before in zip(now, then, strict=True))
+
+
 def memory(route: Route) -> list[int]:
     """What is allocated on those of a route's devices that keep accounts."""
     return [allocated(device) for device in (route.home, route.away) if device.type != "cpu"]
@@ -159,7 +164,7 @@ def ordeal(
         except Exception as error:
             assert_untouched(state, before)
             assert mover.alive() == 0
-            assert memory(route) == used
+            assert no_more(memory(route), used)
             check(error)
         else:
             break
@@ -369,7 +374,7 @@ def test_a_bad_verdict_is_rolled_back(route, mover, monkeypatch):
     assert_untouched(state, before)
     del caught
     gc.collect()
-    assert memory(route) == used
+    assert no_more(memory(route), used)
     assert mover.alive() == 0
     assert_goes_on_as(state, untouched)
     route.there(*state.objects)

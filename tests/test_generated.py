@@ -143,7 +143,7 @@ class Maker:
 
     def window(self) -> Tensor:
         """Another tensor that looks at memory of one that is there."""
-        bases = [each for each in self.moves.values() if is_window(each) and not each.is_inference()]
+        bases = [each for each in self.moves.values() if is_window(each)]
         if not bases:
             return self.fresh()
         views = views_of(self.one_of(*bases).detach())
@@ -284,12 +284,13 @@ def filled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def is_window(tensor: Tensor) -> bool:
-    plain = type(tensor) in (Tensor, nn.Parameter)
-    return plain and tensor.layout is torch.strided and not tensor.is_nested
+    """A plain tensor that shows something, and of which views can be had."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and not tensor.is_nested
+    return plain and tensor.numel() > 0 and not tensor.is_inference()
 
 
 def can_train(tensor: Tensor) -> bool:
-    return is_window(tensor) and not tensor.is_inference() and (tensor.is_floating_point() or tensor.is_complex())
+    return is_window(tensor) and (tensor.is_floating_point() or tensor.is_complex())
 
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from laws import assert_same, trace
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch_own import (
     CPU,
@@ -90,7 +91,11 @@ def move(training: Training, to: torch.device) -> None:
     """Move; all is what it was, and nothing is left behind."""
     before = trace(training.tensors())
     tm.move(*training.objects, to=to)
-    assert_same(before, trace(training.tensors()))
+    after = trace(training.tensors())
+    # cuDNN wants the weights of a recurrent module in one piece of memory, and gets them so.
+    flattened = "cuda" in (to.type, *(tensor.device.type for tensor in training.tensors().values()))
+    recurrent = any(isinstance(each, nn.RNNBase) for each in training.module.modules())
+    assert_same(before, after._replace(aliases=before.aliases) if flattened and recurrent else after)
     assert {tensor.device for tensor in training.tensors().values()} <= {CPU, to}
 
 

@@ -26,6 +26,7 @@ CPU = torch.device("cpu")
 # By name and with a reason: modules that are moved like all others, but whose steps on CUDA are not compared.
 ADDED_IN_ANY_ORDER = "torch sums nll_loss2d with atomic adds: the last bits differ from one run to the next"
 NEVER_THE_SAME_ON_CUDA = {"nn.NLLLoss": ADDED_IN_ANY_ORDER, "nn.CrossEntropyLoss": ADDED_IN_ANY_ORDER}
+NO_BACKWARD_IN_EVAL_ON_CUDA = {"nn.RNN", "nn.LSTM", "nn.GRU"}  # cuDNN: "can only be called in training mode"
 
 
 def _lists() -> tuple[list[Any], list[Any]]:
@@ -142,7 +143,10 @@ class ModuleCase:
         return f"{self.info.name}(*{how.args}, **{how.kwargs}) {self.sample.desc}"
 
     def repeats_on(self, device: torch.device) -> bool:
-        return device.type != "cuda" or self.info.name not in NEVER_THE_SAME_ON_CUDA
+        if device.type != "cuda":
+            return True
+        possible = self.training or self.info.name not in NO_BACKWARD_IN_EVAL_ON_CUDA
+        return possible and self.info.name not in NEVER_THE_SAME_ON_CUDA
 
     def start(self, device: torch.device) -> Training:
         """Make the module, bring it to the device by torch's own means, and take a first step there."""
