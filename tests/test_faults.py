@@ -62,7 +62,7 @@ def _known_device(request) -> None:
 # ---------------------------------------------------------------- traps
 
 
-class Sprung(Exception):
+class Sprung(RuntimeError):
     """What a trap raises."""
 
 
@@ -390,6 +390,64 @@ def test_the_error_of_a_bad_verdict_holds_no_memory(route, mover, monkeypatch):
     assert mover.alive() == 0
 
 
+class LyingMover(WatchingMover):
+    """Hands out something else than what it was asked for."""
+
+    def __init__(self, lie: Callable[[list[Tensor]], list[Tensor]]) -> None:
+        super().__init__()
+        self.lie = lie
+
+    def copy(self, moves: Sequence[Any], slots: Sequence[Any]) -> list[Tensor]:
+        return self.lie(super().copy(moves, slots))
+
+
+def elsewhere(copies: list[Tensor]) -> list[Tensor]:
+    return [copy.to("twin:1") for copy in copies]
+
+
+def one_for_all(copies: list[Tensor]) -> list[Tensor]:
+    largest = max(copies, key=Tensor.numel)
+    return [largest] * len(copies)
+
+
+def flip_a_bit(number: int) -> Callable[[list[Tensor]], list[Tensor]]:
+    def lie(copies: list[Tensor]) -> list[Tensor]:
+        copies[number][-1] ^= 1
+        return copies
+
+    return lie
+
+
+def assert_found_out(state: Hostile, lie: Callable[[list[Tensor]], list[Tensor]], code: str) -> None:
+    before, used, mover = state.snapshot(), torch.twin.bytes_in_use(), LyingMover(lie)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(movers._TABLE, "plain", mover)
+        with pytest.raises(tm.VerificationError, match="nothing has changed") as caught:
+            tm.move(*state.objects, to="twin:0", verify="bytes")
+    assert code in {finding.code for finding in caught.value.verdict.findings}
+    assert_untouched(state, before)
+    assert mover.alive() == 0
+    assert torch.twin.bytes_in_use() <= used
+
+
+@pytest.mark.parametrize(("lie", "code"), [(elsewhere, "V401"), (one_for_all, "V202")])
+def test_a_mover_that_did_something_else_is_found_out(lie, code):
+    assert_found_out(hostile(()), lie, code)
+
+
+PARTS_UNSEEN = pytest.mark.xfail(
+    reason="parts of sparse tensors are new objects at every survey and go unchecked: values, placement, sharing"
+)
+
+
+@pytest.mark.parametrize("special", [False, pytest.param(True, marks=PARTS_UNSEEN)], ids=["plain", "special"])
+def test_a_bit_flipped_in_any_block_is_found_out(special):
+    state = hostile((), special=special)
+    moves = tm.plan(*state.objects, to="twin:0").moves
+    for number in [index for index, move in enumerate(moves) if move.block.spans]:
+        assert_found_out(state, flip_a_bit(number), "V101")
+
+
 # ---------------------------------------------------------------- room
 
 
@@ -538,3 +596,50 @@ def test_a_cache_that_cannot_be_given_back_does_not_hide_the_failure(twin, monke
     with pytest.raises(tm.MoveFailed) as caught:
         tm.move(model, to="twin:0")
     failed_for(torch.OutOfMemoryError)(caught.value)
+
+
+@pytest.mark.xfail(reason="that a tensor looks at other bytes of its storage is not noticed, and the wrong ones travel")
+def test_a_window_that_moved_on_since_the_plan_is_refused(twin):
+    large = numbers(100_000)
+    table = large[:4]
+    plan = tm.plan(table, to="twin:0")
+    table.set_(large.untyped_storage(), 90_000, (4,), (1,))
+    with pytest.raises(tm.MoveRefused, match="R013"):
+        tm.apply(plan)
+    assert table.tolist() == large[90_000:90_004].tolist()
+
+
+@pytest.mark.xfail(reason="grad_dtype is not handed over to the new implementation, and the gradient is refused then")
+def test_a_gradient_of_another_dtype_than_its_parameter_moves_along(twin):
+    model = nn.Linear(2, 2).bfloat16()
+    model.weight.grad_dtype = model.bias.grad_dtype = torch.float32
+    model.weight.grad = numbers(2, 2)
+    tm.move(model, to="twin:0")
+    assert model.weight.grad.device == torch.device("twin:0")
+    assert model.weight.grad_dtype is model.bias.grad_dtype is torch.float32
+
+
+@pytest.mark.xfail(reason="undoing sets the gradients again, which raises once more: the error is not the move's own")
+def test_a_gradient_that_torch_would_not_take_again_moves_along_or_fails_properly(twin):
+    """`.data =` has made the parameter a double under its gradient."""
+    model = nn.Linear(2, 2)
+    model.weight.grad = gradient = numbers(2, 2)
+    model.weight.data = model.weight.data.double()
+    try:
+        tm.move(model, to="twin:0")
+    except tm.MoveFailed:
+        assert model.weight.device.type == "cpu"
+    assert model.weight.grad is gradient
+    assert model.weight.device == gradient.device
+
+
+@pytest.mark.xfail(reason="the new implementation gets a new accumulating node, and the hooks stay with the old one")
+def test_a_hook_on_the_node_that_accumulates_a_gradient_stays(twin):
+    """The way of those who step each parameter as soon as its gradient is there."""
+    weight, calls = nn.Parameter(numbers(3)), []
+    node = weight.expand_as(weight).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: calls.append("called"))
+    state = {"weight": weight, "node": node}
+    tm.move(state, to="twin:0")
+    weight.sum().backward()
+    assert calls == ["called"]

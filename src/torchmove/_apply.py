@@ -102,7 +102,7 @@ def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoRe
     undo.clear()
     # The frames that failed still hold the copies; the error outlives them.
     traceback.clear_frames(error.__traceback__)
-    with suppress(RuntimeError):  # a card that has failed fails here too; what matters is the first error
+    with suppress(Exception):  # a card that has failed fails here too; what matters is the first error
         for device in {move.target for move in plan.moves}:
             _devices.give_back_cache(device)
     if isinstance(error, Exception) and not isinstance(error, TorchmoveError):
