@@ -335,10 +335,8 @@ def trained(build, shape, device):
 @pytest.mark.parametrize("name", MODELS)
 def test_trains_as_on_the_cpu(name):
     here, there = trained(*MODELS[name], "cpu"), trained(*MODELS[name], "twin:0")
-    if name in ("lstm", "gru"):  # the CPU has other kernels for these
-        torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-6)
-    else:
-        assert all(a.equal(b) for a, b in zip(there, here, strict=True))
+    # Not bit for bit: the CPU has other kernels for some of these, and picks by the number of its threads.
+    torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)
