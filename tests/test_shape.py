@@ -21,7 +21,7 @@ LAYERS: list[set[str]] = [
     {"_stored", "_devices", "_graphs", "_shells", "_names", "_collector", "_interrupts"},
     {"_storage"},
     {"readers", "movers", "_rules", "_digest", "_held"},
-    {"_walk"},
+    {"_walk", "_places"},
     {"_survey", "_plan", "_apply", "_verify"},
     {"_move"},
     {"__init__"},

@@ -171,5 +171,5 @@ def _unchanged(planned: Inventory) -> bool:
 
 def _trace(slot: Any) -> tuple[Any, ...]:
     # A part of a sparse tensor is a new object at every look.
-    which = 0 if slot.path.how == "call" else id(slot.tensor)
+    which = 0 if slot.how == "call" else id(slot.tensor)
     return which, slot.storage, slot.nbytes, slot.device

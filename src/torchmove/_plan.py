@@ -4,15 +4,16 @@ is touched and nothing is changed. What a device has free is told to it."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from torchmove import _devices, _paths, _rules
-from torchmove._paths import Path
+from torchmove import _devices, _paths
+from torchmove._places import Keep, Places
 from torchmove._records import (
     Block,
     DeviceValue,
@@ -20,7 +21,6 @@ from torchmove._records import (
     Inventory,
     Move,
     Note,
-    Owner,
     Plan,
     Refusal,
     Repoint,
@@ -31,31 +31,13 @@ from torchmove._records import (
 from torchmove._storage import has_storage, packed
 from torchmove.report import readable_bytes
 
+__all__ = ["FreeBytes", "Keep", "plan"]
+
 FreeBytes = Callable[[torch.device], int | None]
 
-_CPU = torch.device("cpu")
 # A graph is in the way only of a tensor that moves.
 _GRAPH_CODES = {"R032", "R033"}
-_LARGEST_SCALAR = 8  # bytes, of a float64
 _NOT_ON_MPS = {torch.float64, torch.complex128}
-
-
-class Keep:
-    """What the user wants to stay: objects, with everything in them, and path patterns."""
-
-    def __init__(self, objects: Inventory, patterns: Sequence[str]) -> None:
-        # An optimizer that is kept keeps its state, not the parameters it works on.
-        found = [(each.tensor, each.path) for each in objects.slots]
-        found += [(each.tensor, each.path) for each in objects.shells]
-        self.tensors = {id(tensor) for tensor, path in found if "param_groups" not in path.names()}
-        self.holders = set(objects.holders)
-        self.patterns = {pattern: _paths.matcher(pattern) for pattern in patterns}
-        self.roots = dict(zip(objects.roots, objects.objects, strict=True))
-
-    def has(self, thing: Any, paths: Iterable[Path]) -> bool:
-        if id(thing) in self.tensors or id(thing) in self.holders:
-            return True
-        return bool(self.patterns) and any(fits(path) for path in paths for fits in self.patterns.values())
 
 
 def plan(
@@ -68,7 +50,7 @@ def plan(
     digests: tuple[Digest, ...] | None = None,
 ) -> Plan:
     """Plan the move of an inventory to a target. `fresh`: onto new storages even where it is there already."""
-    places = _Places(inventory, target, keep)
+    places = Places(inventory, target, keep)
     placement = places.all()
     moves, refusals = _moves(inventory, placement, fresh)
     rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
@@ -97,76 +79,14 @@ def plan(
     )
 
 
-class _Places:
-    """Where each slot goes, and why it does not go to the target."""
-
-    def __init__(self, inventory: Inventory, target: torch.device, keep: Keep) -> None:
-        self.inventory, self.slots, self.number = inventory, inventory.slots, inventory.number
-        self.target, self.keep, self.keeps = target, keep, bool(keep.tensors or keep.patterns)
-        self.why: dict[int, str] = {}
-        self.known: dict[int, torch.device] = {}
-        self.answers: dict[tuple[type, int, bool, str], bool] = {}
-
-    def all(self) -> tuple[torch.device, ...]:
-        if self.keeps:
-            return tuple(self.of_slot(index) for index in range(len(self.slots)))
-        # Where nothing is kept, only an optimizer's scalars and random states go elsewhere than to the target.
-        placement = [self.target] * len(self.slots)
-        for index, slot in enumerate(self.slots):
-            if slot.nbytes <= _LARGEST_SCALAR or slot.role == "tensor":
-                placement[index] = self.of_slot(index)
-        return tuple(placement)
-
-    def of_slot(self, index: int) -> torch.device:
-        if index not in self.known:
-            self.known[index] = self.decide(index, self.slots[index])
-        return self.known[index]
-
-    def decide(self, index: int, slot: Slot) -> torch.device:
-        owner = slot.owner
-        if self.keeps and self.keep.has(slot.tensor, self.paths(slot)):
-            return self.stay(index, slot.device, "kept, as asked")
-        if owner is not None:
-            if slot.nbytes <= _LARGEST_SCALAR and self.on_cpu(owner, slot):
-                return self.stay(index, _CPU, f"{owner.optimizer.__name__} keeps its {slot.path.what} on the CPU")
-            beside = self.of(owner.parameter, index)
-            return self.target if beside is self.target else self.stay(index, beside, "stays beside its parameter")
-        if slot.role == "tensor" and _rules.is_rng_state(slot):
-            return self.stay(index, slot.device, "the state of a random number generator")
-        return self.target
-
-    def on_cpu(self, owner: Owner, slot: Slot) -> bool:
-        if slot.tensor.numel() != 1:
-            return False
-        question = (owner.optimizer, id(owner.group), owner.parameter is None, _rules.key_of(slot))
-        if question not in self.answers:
-            self.answers[question] = _rules.on_cpu(owner, question[-1])
-        return self.answers[question]
-
-    def of(self, tensor: Tensor | None, asking: int) -> torch.device:
-        home = self.number.get(id(tensor), asking)
-        return self.target if home == asking else self.of_slot(home)
-
-    def stay(self, index: int, device: torch.device, why: str) -> torch.device:
-        if device == self.target:
-            return self.target
-        self.why[index] = why
-        return device
-
-    def paths(self, slot: Slot) -> Iterator[Path]:
-        """Those by which it is part of the state; that an optimizer works on it does not make it the optimizer's."""
-        yield slot.path
-        others = self.inventory.other_paths.get(id(slot.tensor), ())
-        yield from (path for path in others if "param_groups" not in path.names())
-
-
 def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool) -> tuple[list[Move], list[Refusal]]:
     moves, refusals = [], []
     for block in inventory.blocks:
-        place = placement[block.slots[0]]
-        if len(block.slots) > 1 and any(placement[index] != place for index in block.slots):
+        indices, device, _, _ = block
+        place = placement[indices[0]]
+        if len(indices) > 1 and any(placement[index] != place for index in indices):
             refusals.append(_torn(inventory.slots, block, placement))
-        elif place != block.device or fresh:
+        elif fresh or place != device:
             moves.append(_make_move((block, place)))
     return moves, refusals
 
@@ -185,20 +105,24 @@ def _torn(slots: Sequence[Slot], block: Block, placement: Sequence[torch.device]
     )
 
 
-def _stays(slots: Sequence[Slot], places: _Places) -> Iterator[Stay]:
+def _stays(slots: Sequence[Slot], places: Places) -> Iterator[Stay]:
     for index, why in sorted(places.why.items()):
         yield Stay(slots[index].path, slots[index].nbytes, why)
 
 
 def _rooms(moves: Sequence[Move], slots: Sequence[Slot], free_bytes: FreeBytes) -> Iterator[Room]:
     needs: defaultdict[torch.device, int] = defaultdict(int)
-    for (indices, _, size, spans), target in moves:
-        if len(spans) == 1:
-            needs[target] += spans[0][1] - spans[0][0]
-        else:
-            needs[target] += slots[indices[0]].nbytes if size < 0 else packed(spans)[1]
+    for target, group in groupby(moves, itemgetter(1)):
+        needs[target] += sum([_needs(block, slots) for block, _ in group])
     for device, size in needs.items():
         yield Room(device, size, free_bytes(device))
+
+
+def _needs(block: Block, slots: Sequence[Slot]) -> int:
+    indices, _, size, spans = block
+    if len(spans) == 1:
+        return spans[0][1] - spans[0][0]
+    return slots[indices[0]].nbytes if size < 0 else packed(spans)[1]
 
 
 def _room_refusals(rooms: Sequence[Room]) -> Iterator[Refusal]:
@@ -257,7 +181,9 @@ def _keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
     if not (keep.patterns or keep.roots):
         return
     remedy = "print(tm.survey(...)) shows the paths"
-    here = [slot.path for slot in inventory.slots] + [path for _, path in inventory.also]
+    here = [slot.path for slot in inventory.slots] + [
+        path for paths in inventory.other_paths.values() for path in paths
+    ]
     here += [path for _, path in inventory.holders.values()] + [value.path for value in inventory.device_values]
     for pattern, fits in keep.patterns.items():
         if not any(fits(path) for path in here):

@@ -72,10 +72,10 @@ def on_cpu(owner: Owner, key: str) -> bool:
 
 def key_of(slot: Slot) -> str:
     """The name under which an optimizer has it: the first step behind its parameter, or within its group."""
-    step = slot.path
-    while step.before is not None and step.before.how is ITEM and step.before.before is not None:
-        step = step.before
-    return str(step.what)
+    what, before = slot.what, slot.before
+    while before is not None and before.how is ITEM and before.before is not None:
+        what, before = before.what, before.before
+    return str(what)
 
 
 def is_rng_state(slot: Slot) -> bool:

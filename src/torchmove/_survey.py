@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
+from itertools import compress, count
+from operator import add, attrgetter, ne
 from typing import Any
 
 from torch import nn
@@ -15,9 +16,8 @@ from torchmove import _paths
 from torchmove._collector import without_collector
 from torchmove._graphs import in_live_graphs
 from torchmove._records import Block, Fact, Inventory, Slot, Told
-from torchmove._shells import PLAIN
-from torchmove._storage import look_all, look_at_whole, plain_torch, reached
-from torchmove._walk import Found, Walk
+from torchmove._storage import Looks, look_at_wholes, plain_torch, reached
+from torchmove._walk import Found, Walk, path_of
 
 
 def survey(objects: Mapping[str, Any], *, besides: Sequence[Any] = ()) -> Inventory:
@@ -47,19 +47,19 @@ def _modules_first(objects: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
-    slots = _slots(walk)
-    blocks = tuple(_blocks(slots))
+    slots, blocks = _slots_and_blocks(walk)
+    ids = walk.seen if len(walk.seen) == len(slots) else map(id, map(attrgetter("tensor"), slots))
     return Inventory(
         objects=tuple(objects.values()),
         roots=tuple(objects),
-        slots=tuple(slots),
+        slots=slots,
         blocks=blocks,
         shells=tuple(walk.shells),
         device_values=tuple(walk.device_values),
         told=(*walk.told, *_told(slots, walk.results), *_told_of_blocks(slots, blocks)),
         also=tuple(walk.also),
         holders=walk.holders,
-        number=dict(zip(map(id, map(attrgetter("tensor"), slots)), range(len(slots)), strict=True)),
+        number=dict(zip(ids, range(len(slots)), strict=True)),
     )
 
 
@@ -68,55 +68,63 @@ _make_slot = partial(tuple.__new__, Slot)
 _make_block = partial(tuple.__new__, Block)
 
 
-def _slots(walk: Walk) -> list[Slot]:
-    # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
-    readable = [tensor if type(tensor) in PLAIN else tensor.data for tensor, _, _, _ in walk.windows]
-    looks = [*look_all(readable), *(look_at_whole(found.tensor) for found in walk.wholes)]
-    return [_make_slot(found + look) for found, look in zip([*walk.windows, *walk.wholes], looks, strict=True)]
+def _slots_and_blocks(walk: Walk) -> tuple[tuple[Slot, ...], tuple[Block, ...]]:
+    looks = walk.looks
+    looks.extend(look_at_wholes([found[0] for found in walk.wholes]))
+    found = [*walk.windows, *walk.wholes]
+    slots = tuple(map(_make_slot, map(add, found, zip(*looks, strict=True))))
+    return slots, tuple(_blocks(slots, looks))
 
 
-def _blocks(slots: Sequence[Slot]) -> Iterator[Block]:
+def _blocks(slots: Sequence[Slot], looks: Looks) -> list[Block]:
     """The slots by storage. Nearly always a storage has one, and it sees all of it."""
-    storages = list(map(attrgetter("storage"), slots))
+    devices, seen_bytes, storages, sizes = looks
     first_of = dict(zip(reversed(storages), range(len(slots) - 1, -1, -1), strict=True))
+    whole = {size: ((0, size),) for size in set(sizes)}
+    columns = zip(zip(range(len(slots)), strict=True), devices, sizes, map(whole.__getitem__, sizes), strict=True)
+    blocks = list(map(_make_block, columns))
     shared = _shared(storages, first_of) if len(first_of) < len(slots) else {}
-    whole: dict[int, tuple[tuple[int, int], ...]] = {}  # one for all storages of a size
-    for first in sorted(first_of.values()):
-        slot = slots[first]
-        size = slot.storage_bytes
-        indices = shared.get(first) or (first,)
-        if slot.nbytes == size or any(slots[index].nbytes == size for index in indices):
-            spans = whole.get(size) or whole.setdefault(size, ((0, size),))
-        else:
-            spans = reached([slots[index] for index in indices]) if size >= 0 else ()
-        yield _make_block((indices, slot.device, size, spans))
+    in_part = compress(count(), map(ne, seen_bytes, sizes))
+    for first in {first_of[storages[index]] for index in in_part} | shared.keys():
+        indices = shared.get(first, (first,))
+        blocks[first] = blocks[first]._replace(slots=indices, spans=_spans([slots[index] for index in indices]))
+    return [blocks[first] for first in sorted(first_of.values())] if shared else blocks
+
+
+def _spans(sharing: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
+    size = sharing[0].storage_bytes
+    if any(slot.nbytes == size for slot in sharing):
+        return ((0, size),)
+    return reached(sharing) if size >= 0 else ()
 
 
 def _shared(storages: Sequence[int], first_of: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
     """The slots that share a storage, by the first of them."""
-    shared: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+    shared: defaultdict[int, list[int]] = defaultdict(list)
     for index, storage in enumerate(storages):
-        shared[first_of[storage]] += (index,)
-    return shared
+        first = first_of[storage]
+        if first != index:
+            shared[first].append(index)
+    return {first: (first, *others) for first, others in shared.items()}
 
 
 def _told(slots: Sequence[Slot], results: Sequence[Found]) -> Iterator[Told]:
     """What stands in the way of moving a tensor, as far as the tensor itself shows it."""
     for found in results:
-        if found.role != "computed":
-            yield Told(found.path, found.tensor, _GRAPH_INSIDE)
+        if found[4] != "computed":
+            yield Told(path_of(found), found[0], _GRAPH_INSIDE)
     leaves = [slot for slot in slots if slot.role not in _NEVER_TRAINED]
-    computed = [found.tensor for found in results if found.role == "computed"]
+    computed = [found[0] for found in results if found[4] == "computed"]
     live = in_live_graphs([slot.tensor for slot in leaves], besides=computed)
-    yield from (Told(slot.path, slot.tensor, _GRAPH_OVER) for slot in leaves if id(slot.tensor) in live)
+    if live:
+        yield from (Told(slot.path, slot.tensor, _GRAPH_OVER) for slot in leaves if id(slot.tensor) in live)
     if any(device.type == "meta" for device in set(map(attrgetter("device"), slots))):
         yield from (Told(slot.path, slot.tensor, _META) for slot in slots if slot.device.type == "meta")
 
 
 def _told_of_blocks(slots: Sequence[Slot], blocks: Sequence[Block]) -> Iterator[Told]:
-    for indices, _, size, spans in blocks:
-        if spans and spans[-1][1] > size:
-            yield Told(slots[indices[0]].path, slots[indices[0]].tensor, _FREED)
+    for indices, _, _, _ in [block for block in blocks if block[3] and block[3][-1][1] > block[2]]:
+        yield Told(slots[indices[0]].path, slots[indices[0]].tensor, _FREED)
 
 
 _NEVER_TRAINED = {"gradient", "state"}  # a graph that leads to one of these ends in the tensor itself

@@ -78,10 +78,10 @@ def _identity(case: Case) -> Iterator[Finding]:
     planned = case.plan.inventory
     for tensor, index in planned.number.items():
         slot = planned.slots[index]
-        if tensor not in case.now.number and slot.path.how is not _paths.CALL:
+        if tensor not in case.now.number and slot.how is not _paths.CALL:
             yield Finding("V301", str(slot.path), "the tensor that was here is no longer part of the state", _REPORT_IT)
     for slot in case.now.slots:
-        if id(slot.tensor) not in planned.number and slot.path.how is not _paths.CALL:
+        if id(slot.tensor) not in planned.number and slot.how is not _paths.CALL:
             yield Finding("V302", str(slot.path), "this tensor was not part of the state before", _REPORT_IT)
 
 
@@ -156,7 +156,7 @@ def _in_place(case: Case) -> Iterator[Finding]:
 
 
 def _holder(slot: Slot, holders: dict[int, Any]) -> Any:
-    return holders.get(id(slot.path.before))
+    return holders.get(id(slot.before))
 
 
 def _what_it_is(slot: Slot, holders: dict[int, Any]) -> str:
@@ -169,8 +169,8 @@ def _what_it_is(slot: Slot, holders: dict[int, Any]) -> str:
 
 
 def _how_to_mend(slot: Slot, holders: dict[int, Any]) -> str:
-    holder, name = _holder(slot, holders), slot.path.what
-    if slot.role == "tensor" and isinstance(holder, nn.Module) and slot.path.how is _paths.ATTRIBUTE:
+    holder, name = _holder(slot, holders), slot.what
+    if slot.role == "tensor" and isinstance(holder, nn.Module) and slot.how is _paths.ATTRIBUTE:
         register = f'self.register_buffer("{name}", ..., persistent=False)'
         return f"in {type(holder).__name__}.__init__: {register}; or {_MOVE_IT}"
     return _MOVE_IT

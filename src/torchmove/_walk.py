@@ -1,14 +1,17 @@
 """The walk through a state, with the readers, from holder to holder, to every tensor.
 
 It goes in waves: first through the holders, then through what the tensors found on the way carry, and so on. It only
-collects the tensors; they are read all together later, which is the quicker way.
+collects the tensors; they are read all together, in columns, which is the quicker way.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+import gc
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -29,19 +32,19 @@ from torchmove._records import (
     Told,
     attribute,
     make_child,
+    make_owner,
 )
-from torchmove._shells import Unmovable, is_window, parts_of
+from torchmove._shells import PLAIN, Unmovable, all_windows, is_window, parts_of
+from torchmove._storage import Looks, look_all
 from torchmove._stored import ATOMS
 from torchmove.readers import reader_for
 
+# A tensor that the walk came across, as the first fields of its slot: tensor, before, how, what, role, owner.
+Found = tuple[Tensor, Path | None, str, Any, Role, Owner | None]
 
-class Found(NamedTuple):
-    """A tensor that the walk came across."""
 
-    tensor: Tensor
-    path: Path
-    role: Role
-    owner: Owner | None
+def path_of(found: Found) -> Path:
+    return make_path(found[1:4])
 
 
 class _Stair(NamedTuple):
@@ -58,15 +61,15 @@ class Walk:
     """One survey under way. Walks with a stack of its own: a state may be deeper than Python's."""
 
     def __init__(self) -> None:
-        self.wave: list[Found] = []
+        self.seen: dict[int, Found] = {}  # every tensor, by its id, as found first
+        self.also: list[tuple[int, Path | None, str, Any]] = []  # its id, and a further path that leads to it
         self.windows: list[Found] = []
+        self.looks = Looks([], [], [], [])  # what was read of the windows
         self.wholes: list[Found] = []
         self.results: list[Found] = []  # those that are the result of a computation and have its graph
         self.shells: list[Shell] = []
         self.told: list[Told] = []
         self.device_values: list[DeviceValue] = []
-        self.also: list[tuple[int, Path]] = []
-        self.paths: dict[int, Path] = {}  # of every tensor seen, by its id
         self.holders: dict[int, tuple[Any, Path]] = {}  # every holder seen; holding it keeps its id its own
         self.readers: dict[type, Reader] = {}
         self.stack: list[_Stair] = []
@@ -76,7 +79,7 @@ class Walk:
     def enter(self, path: Path, value: Any) -> None:
         """Walk a given object."""
         if issubclass(type(value), Tensor):
-            self.find(value, path, "tensor", None)
+            self.find(value, *path, "tensor", None)
         elif type(value) not in ATOMS:
             self.open(value, path, None, None)
             self.climb()
@@ -98,11 +101,17 @@ class Walk:
         """See to many children. True: some are holders, which come next."""
         how, entries, role, owner, at = bunch
         before = self.step(stair.path, *at) if at else stair.path
-        rest, find = [], self.find
+        seen, also, rest = self.seen, self.also, []
         for key, value in entries.items():
-            if issubclass(type(value), Tensor):
-                find(value, make_path((before, how, key)), role, owner)
-            elif type(value) not in ATOMS:
+            kind = type(value)
+            if kind in PLAIN or issubclass(kind, Tensor):
+                # As find() does, without the call: most tensors of a state are found here.
+                me = id(value)
+                if me in seen:
+                    also.append((me, before, how, key))
+                else:
+                    seen[me] = (value, before, how, key, role, owner)
+            elif kind not in ATOMS:
                 rest.append(make_child((how, key, value, role, owner)))
         if rest:
             self.stack.append(_make_stair((iter(rest), before, entries, role, owner)))
@@ -113,8 +122,8 @@ class Walk:
         how, what, value, role, owner = child
         kind = type(value)
         if issubclass(kind, Tensor):
-            path = self.step(stair.path, how, what)
-            self.find(value, path, role or stair.role or "tensor", owner or stair.owner)
+            before, how, what = self.step(stair.path, how, what)
+            self.find(value, before, how, what, role or stair.role or "tensor", owner or stair.owner)
             return False
         if kind in ATOMS or kind is torch.device:
             if kind is torch.device or kind is str:
@@ -131,7 +140,8 @@ class Walk:
 
     def step(self, before: Path, how: str, what: Any) -> Path:
         if how is _paths.KEYED:
-            what = self.paths.get(id(what), _NOWHERE)
+            found = self.seen.get(id(what))
+            what = path_of(found) if found else _NOWHERE
         return make_path((before, how, what))
 
     def open(self, value: Any, path: Path, role: Role | None, owner: Owner | None) -> None:
@@ -142,13 +152,12 @@ class Walk:
             self.told += [Told(path, value, fact) for fact in _on_class(kind)]
         self.stack.append(_make_stair((iter(reader(value)), path, value, role, owner)))
 
-    def find(self, tensor: Tensor, path: Path, role: Role, owner: Owner | None) -> None:
+    def find(self, tensor: Tensor, before: Path | None, how: str, what: Any, role: Role, owner: Owner | None) -> None:
         me = id(tensor)
-        if me in self.paths:
-            self.also.append((me, path))
+        if me in self.seen:
+            self.also.append((me, before, how, what))
         else:
-            self.paths[me] = path
-            self.wave.append(_make_found((tensor, path, role, owner)))
+            self.seen[me] = (tensor, before, how, what, role, owner)
 
     def note_device(self, child: Child, stair: _Stair) -> None:
         if _devices.remembered(child.what, child.value) is not None:
@@ -159,61 +168,88 @@ class Walk:
     # ------------------------------------------------------------ through what tensors carry
 
     def follow_tensors(self) -> None:
-        while self.wave:
-            wave, self.wave = self.wave, []
-            for found in wave:
-                tensor = found.tensor
-                if not is_window(tensor):
-                    self.visit_shell(found)
-                    continue
-                self.windows.append(found)
-                # Asking the result of a computation for its gradient is answered with a warning.
-                if not tensor.is_leaf:
-                    self.results.append(found)
-                elif tensor.grad is not None:
-                    self.find_gradient(found)
-                if tensor.__dict__ or tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
-                    self.push(found, _hung_on(tensor))
+        done = 0
+        while done < len(self.seen):
+            wave = list(islice(self.seen.values(), done, None))
+            done = len(self.seen)
+            for start in range(0, len(wave), _AT_ONCE):
+                self.follow(wave[start : start + _AT_ONCE])
             self.climb()
 
-    def find_gradient(self, found: Found) -> None:
-        gradient = found.tensor.grad
-        if gradient is not None:
-            path = make_path((found.path, _paths.ATTRIBUTE, "grad"))
-            self.find(gradient, path, "gradient", Owner(Tensor, _NO_GROUP, found.tensor))
+    def follow(self, found: list[Found]) -> None:
+        tensors = [each[0] for each in found]
+        if not all_windows(tensors):
+            found = [*self.without_shells(found)]
+            # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
+            tensors = [tensor if type(tensor) in PLAIN else tensor.data for tensor, *_ in found]
+        self.windows += found
+        self.looks.extend(look_all(tensors))
+        self.find_gradients(found)
+        self.find_carried(found)
+
+    def without_shells(self, wave: Iterable[Found]) -> Iterator[Found]:
+        for found in wave:
+            if is_window(found[0]):
+                yield found
+            else:
+                self.visit_shell(found)
+
+    def find_gradients(self, wave: Sequence[Found]) -> None:
+        tensors = [found[0] for found in wave]
+        trained = zip(wave, map(_requires_grad, tensors), strict=True)
+        results = [found for found, is_trained in trained if is_trained and found[0].grad_fn is not None]
+        if results:
+            self.results += results
+            # Asking the result of a computation for its gradient is answered with a warning.
+            wave = [found for found in wave if found[0].grad_fn is None]
+            tensors = [found[0] for found in wave]
+        for found, gradient in zip(wave, map(_grad, tensors), strict=True):
+            if gradient is not None:
+                owner = make_owner((Tensor, _NO_GROUP, found[0]))
+                self.find(gradient, path_of(found), _paths.ATTRIBUTE, "grad", "gradient", owner)
+
+    def find_carried(self, wave: Sequence[Found]) -> None:
+        """What hangs on tensors, attributes and hooks. Mostly nothing does, and the collector can tell at once."""
+        if len(gc.get_referents(*[found[0] for found in wave])) <= len(wave) * _BARE:
+            return
+        for found in wave:
+            tensor = found[0]
+            if tensor.__dict__ or tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+                self.push(found, _hung_on(tensor))
 
     def push(self, found: Found, children: Iterable[Child]) -> None:
-        self.stack.append(_make_stair((iter(children), found.path, found.tensor, None, None)))
+        self.stack.append(_make_stair((iter(children), path_of(found), found[0], None, None)))
 
     def visit_shell(self, found: Found) -> None:
-        tensor, path, role, owner = found
+        tensor, _, _, _, role, owner = found
         try:
             parts = parts_of(tensor)
         except Unmovable as error:
             self.tell(found, Fact("R031", str(error), "keep it, or move it by its own means before"))
             return
-        if tensor.is_leaf:
-            self.find_gradient(found)
-        else:
-            self.results.append(found)
+        self.find_gradients([found])
         if parts is None:
             self.wholes.append(found)
             self.push(found, _hung_on(tensor))
             return
         inner = tuple(part.tensor for part in parts.parts)
-        self.shells.append(Shell(tensor, path, role, owner, inner, parts.rebuild))
+        self.shells.append(Shell(tensor, path_of(found), role, owner, inner, parts.rebuild))
         inside = [Child(part.how, part.what, part.tensor, role, owner) for part in parts.parts]
         self.push(found, [*inside, *_hung_on(tensor, besides=inner)])
 
     def tell(self, found: Found, fact: Fact) -> None:
-        self.told.append(Told(found.path, found.tensor, fact))
+        self.told.append(Told(path_of(found), found[0], fact))
 
 
 _NO_GROUP: dict[str, Any] = {}
 _NOWHERE = _paths.root("...")
-# Like Found(...) and _Stair(...), from a tuple, at half the price.
-_make_found = partial(tuple.__new__, Found)
+# Like _Stair(...), from a tuple, at half the price.
 _make_stair = partial(tuple.__new__, _Stair)
+_requires_grad, _grad = attrgetter("requires_grad"), attrgetter("grad")
+# Tensors are read in columns, but not so many at once that they fall out of the processor's cache in between.
+_AT_ONCE = 1000
+# What the collector sees behind a tensor that carries nothing: its type.
+_BARE = len(gc.get_referents(torch.empty(0)))
 
 
 def _hung_on(tensor: Tensor, besides: tuple[Tensor, ...] = ()) -> Iterator[Child]:

@@ -5,7 +5,20 @@ The small ones are named tuples: a state may have 100 000 tensors, and a named t
 
 from torchmove._records.inventory import Block, DeviceValue, Inventory, Shell, Slot, Told, Window
 from torchmove._records.planned import Digest, Move, Note, Plan, Refusal, Repoint, Room, Stay
-from torchmove._records.reading import Bunch, Child, Fact, Level, Owner, Reader, Role, attribute, item, make_child
+from torchmove._records.reading import (
+    Bunch,
+    Child,
+    Fact,
+    Level,
+    Owner,
+    Reader,
+    Role,
+    attribute,
+    item,
+    make_bunch,
+    make_child,
+    make_owner,
+)
 from torchmove._records.receipt import Held, Mover, Receipt
 from torchmove._records.verdict import Finding, Verdict
 
@@ -39,5 +52,7 @@ __all__ = [
     "Window",
     "attribute",
     "item",
+    "make_bunch",
     "make_child",
+    "make_owner",
 ]

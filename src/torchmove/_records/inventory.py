@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from torchmove._paths import CALL, Path
+from torchmove._paths import CALL, Path, make_path
 from torchmove._records.reading import Fact, Owner, Role
 from torchmove.report import Reported, Sheet, counted, readable_bytes, table
 
@@ -21,13 +21,19 @@ class Slot(NamedTuple):
     """A tensor of the state, and the storage it looks at, under a number of its own; -1 bytes: it shows none."""
 
     tensor: Tensor
-    path: Path
+    before: Path | None  # the last step of its path is not linked up before somebody asks
+    how: str
+    what: Any
     role: Role
     owner: Owner | None
     device: torch.device
     nbytes: int
     storage: int
     storage_bytes: int
+
+    @property
+    def path(self) -> Path:
+        return make_path((self.before, self.how, self.what))
 
 
 class Window(NamedTuple):
@@ -105,7 +111,7 @@ class Inventory(Reported):
     shells: tuple[Shell, ...]
     device_values: tuple[DeviceValue, ...]
     told: tuple[Told, ...]
-    also: tuple[tuple[int, Path], ...]
+    also: tuple[tuple[int, Path | None, str, Any], ...]  # a tensor's id, and a further path that leads to it
     holders: Mapping[int, tuple[Any, Path]]  # every holder by its id; this keeps the id its own
     number: Mapping[int, int]  # the index of a tensor's slot, by the tensor's id
 
@@ -113,7 +119,7 @@ class Inventory(Reported):
         """The same, remembering the tensors by their ids alone: it keeps nothing of the state alive."""
         slots = tuple(slot._replace(tensor=_GONE, owner=None) for slot in self.slots)
         # A part of a sparse tensor is a new object at every look, and its id worth nothing.
-        number = {tensor: index for tensor, index in self.number.items() if slots[index].path.how is not CALL}
+        number = {tensor: index for tensor, index in self.number.items() if slots[index].how is not CALL}
         emptied: dict[str, Any] = {"objects": (), "shells": (), "device_values": (), "told": (), "holders": {}}
         return replace(self, slots=slots, number=number, **emptied)
 
@@ -121,8 +127,8 @@ class Inventory(Reported):
     def other_paths(self) -> Mapping[int, list[Path]]:
         """The further paths by which a tensor is reached, by its id."""
         paths: defaultdict[int, list[Path]] = defaultdict(list)
-        for tensor, path in self.also:
-            paths[tensor].append(path)
+        for tensor, *path in self.also:
+            paths[tensor].append(make_path(path))
         return paths
 
     @property

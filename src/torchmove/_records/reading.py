@@ -31,10 +31,6 @@ class Child(NamedTuple):
     owner: Owner | None = None
 
 
-# Like Child(...), from a tuple, at half the price.
-make_child = partial(tuple.__new__, Child)
-
-
 class Bunch(NamedTuple):
     """Children all of one kind, as the holder keeps them: each is reached by its key. Mostly tensors.
 
@@ -46,6 +42,12 @@ class Bunch(NamedTuple):
     role: Role
     owner: Owner | None = None
     at: tuple[str, Any] | None = None
+
+
+# Like Child(...), Bunch(...) and Owner(...), from a tuple of all fields, at a third of the price.
+make_child = partial(tuple.__new__, Child)
+make_bunch = partial(tuple.__new__, Bunch)
+make_owner = partial(tuple.__new__, Owner)
 
 
 def attribute(name: str, value: Any, role: Role | None = None, owner: Owner | None = None) -> Child:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -13,10 +14,15 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from torchmove._paths import ATTRIBUTE, ITEM
-from torchmove._records import Bunch, Child, Fact, Reader, make_child
+from torchmove._records import Bunch, Child, Fact, Reader, make_bunch, make_child
 from torchmove._stored import ATOMS
 
 _REGISTERED = {"_parameters", "_buffers", "_modules"}
+# What every module has in the beginning: the registered, and containers for hooks that are nearly always empty.
+_STANDARD = list(vars(nn.Module()))
+_hooks = itemgetter(
+    *(name for name, value in vars(nn.Module()).items() if name not in _REGISTERED and name != "training")
+)
 _PLAIN_CONTAINERS = {dict, OrderedDict, list, set, tuple}  # most modules have a dozen of them, for hooks, all empty
 # Their children are reached by index or key; those of all others by name.
 _INDEXED = (nn.Sequential, nn.ModuleList)
@@ -36,24 +42,33 @@ def read(module: nn.Module) -> Iterator[Child | Bunch | Fact]:
     if stored.get("_parameters"):
         yield _parameters(kind, how, stored["_parameters"])
     if stored.get("_buffers"):
-        yield Bunch(how, stored["_buffers"], "buffer")
+        yield make_bunch((how, stored["_buffers"], "buffer", None, None))
     for name, value in stored.get("_modules", {}).items():
         indexed = issubclass(kind, _INDEXED) and name.isdigit()
         yield make_child((ITEM, int(name), value, None, None) if indexed else (how, name, value, None, None))
     computed = _computed_names(stored) if stored.get("_forward_pre_hooks") else ()
-    for name, value in stored.items():
+    for name in _others(stored):
+        value = stored[name]
         kind = type(value)
-        if kind in ATOMS or name in _REGISTERED or (kind in _PLAIN_CONTAINERS and not value):
+        if kind in ATOMS or (kind in _PLAIN_CONTAINERS and not value):
             continue
         if kind in _PLAIN_CONTAINERS and _holds_module(value):
             yield Fact("N020", f"modules in the plain {kind.__name__} .{name}: no optimizer sees their parameters")
         yield Child(ATTRIBUTE, name, value, "computed" if name in computed else None)
 
 
+def _others(stored: dict[str, Any]) -> list[str]:
+    """The names of what is not registered. A look at all hooks at once saves a look at each, in nearly every module."""
+    names = list(stored)
+    if names[: len(_STANDARD)] == _STANDARD and not any(_hooks(stored)):
+        return names[len(_STANDARD) :]
+    return [name for name in names if name not in _REGISTERED]
+
+
 def _parameters(kind: type, how: str, registered: dict[str, Any]) -> Bunch:
     if issubclass(kind, nn.ParameterList):
         return Bunch(ITEM, {int(name): value for name, value in registered.items()}, "parameter")
-    return Bunch(how, registered, "parameter")
+    return make_bunch((how, registered, "parameter", None, None))
 
 
 def _computed_names(stored: dict[str, Any]) -> set[str]:

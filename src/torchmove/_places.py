@@ -1,0 +1,106 @@
+"""Where each tensor goes: to the target, unless it is kept or belongs elsewhere; and then why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmove import _paths, _rules
+from torchmove._paths import Path
+from torchmove._records import Inventory, Owner, Slot
+
+_nbytes, _role = attrgetter("nbytes"), attrgetter("role")
+_CPU = torch.device("cpu")
+_LARGEST_SCALAR = 8  # bytes, of a float64
+
+
+class Keep:
+    """What the user wants to stay: objects, with everything in them, and path patterns."""
+
+    def __init__(self, objects: Inventory, patterns: Sequence[str]) -> None:
+        # An optimizer that is kept keeps its state, not the parameters it works on.
+        found = [(each.tensor, each.path) for each in objects.slots]
+        found += [(each.tensor, each.path) for each in objects.shells]
+        self.tensors = {id(tensor) for tensor, path in found if "param_groups" not in path.names()}
+        self.holders = set(objects.holders)
+        self.patterns = {pattern: _paths.matcher(pattern) for pattern in patterns}
+        self.roots = dict(zip(objects.roots, objects.objects, strict=True))
+
+    def has(self, thing: Any, paths: Iterable[Path]) -> bool:
+        if id(thing) in self.tensors or id(thing) in self.holders:
+            return True
+        return bool(self.patterns) and any(fits(path) for path in paths for fits in self.patterns.values())
+
+
+class Places:
+    """Where each slot goes, and why it does not go to the target."""
+
+    def __init__(self, inventory: Inventory, target: torch.device, keep: Keep) -> None:
+        self.inventory, self.slots, self.number = inventory, inventory.slots, inventory.number
+        self.target, self.keep, self.keeps = target, keep, bool(keep.tensors or keep.patterns)
+        self.why: dict[int, str] = {}
+        self.known: dict[int, torch.device] = {}
+        self.answers: dict[tuple[type, int, bool, str], str] = {}
+
+    def all(self) -> tuple[torch.device, ...]:
+        if self.keeps:
+            return tuple([self.of_slot(index) for index in range(len(self.slots))])
+        # Where nothing is kept, only an optimizer's scalars and random states go elsewhere than to the target.
+        placement = [self.target] * len(self.slots)
+        for index, nbytes, role in zip(count(), map(_nbytes, self.slots), map(_role, self.slots)):
+            if nbytes <= _LARGEST_SCALAR or role == "tensor":
+                placement[index] = self.of_slot(index)
+        return tuple(placement)
+
+    def of_slot(self, index: int) -> torch.device:
+        place = self.known.get(index)
+        if place is None:
+            place = self.known[index] = self.decide(index, self.slots[index])
+        return place
+
+    def decide(self, index: int, slot: Slot) -> torch.device:
+        owner = slot.owner
+        if self.keeps and self.keep.has(slot.tensor, self.paths(slot)):
+            return self.stay(index, slot.device, "kept, as asked")
+        if owner is not None:
+            why = self.why_on_cpu(owner, slot) if slot.nbytes <= _LARGEST_SCALAR else ""
+            if why:
+                return self.stay(index, _CPU, why)
+            beside = self.of(owner.parameter, index)
+            return self.target if beside is self.target else self.stay(index, beside, "stays beside its parameter")
+        if slot.role == "tensor" and _rules.is_rng_state(slot):
+            return self.stay(index, slot.device, "the state of a random number generator")
+        return self.target
+
+    def why_on_cpu(self, owner: Owner, slot: Slot) -> str:
+        """Why the CPU is the place for a scalar of an optimizer, if it is."""
+        if slot.tensor.numel() != 1:
+            return ""
+        kind, group, parameter = owner
+        question = (kind, id(group), parameter is None, _rules.key_of(slot))
+        answer = self.answers.get(question)
+        if answer is None:
+            on_cpu = _rules.on_cpu(owner, question[-1])
+            answer = self.answers[question] = f"{kind.__name__} keeps its {slot.what} on the CPU" if on_cpu else ""
+        return answer
+
+    def of(self, tensor: Tensor | None, asking: int) -> torch.device:
+        home = self.number.get(id(tensor), asking)
+        return self.target if home == asking else self.of_slot(home)
+
+    def stay(self, index: int, device: torch.device, why: str) -> torch.device:
+        if device == self.target:
+            return self.target
+        self.why[index] = why
+        return device
+
+    def paths(self, slot: Slot) -> Iterator[Path]:
+        """Those by which it is part of the state; that an optimizer works on it does not make it the optimizer's."""
+        yield slot.path
+        others = self.inventory.other_paths.get(id(slot.tensor), ())
+        yield from (path for path in others if "param_groups" not in path.names())
