@@ -21,6 +21,7 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/planning.py
+	$(BIN)/python benchmarks/speed.py --write
 
 clean:
 	rm -rf .venv build

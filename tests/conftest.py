@@ -6,6 +6,7 @@ A route takes a state from one place to another and back. Tests that take the `r
 - twin: from the CPU to the twin device and back, the way of swapping implementations (XLA's class of device)
 - twins: from twin:0 to twin:1 and back
 - cuda: from the CPU to the GPU and back; skipped where there is none
+- staged, pieces: the same through the ring, in bundles or, as if all were large, in pieces
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import torch
 from twin import install
 
 import torchmove as tm
+from torchmove.movers import staged
 from torchmove.testing import refresh
 
 
 class Route:
     """From `home` to `away` and back."""
 
-    def __init__(self, name: str, home: str, away: str) -> None:
-        self.name, self._home, self._away = name, home, away
+    def __init__(self, name: str, home: str, away: str, mover: str = "auto") -> None:
+        self.name, self._home, self._away, self.mover = name, home, away, mover
 
     # torch knows the name of the twin device only once it is installed.
     @property
@@ -46,13 +48,13 @@ class Route:
     def start(self, *objects: Any, **options: Any) -> None:
         """Bring a state made on the CPU to where the route begins."""
         if self.home.type != "cpu":
-            tm.move(*objects, to=self.home, **options)
+            tm.move(*objects, to=self.home, mover=self.mover, **options)
 
     def there(self, *objects: Any, **options: Any) -> tm.Receipt:
-        return refresh(*objects) if self.is_fresh else tm.move(*objects, to=self.away, **options)
+        return refresh(*objects) if self.is_fresh else tm.move(*objects, to=self.away, mover=self.mover, **options)
 
     def back(self, *objects: Any, **options: Any) -> tm.Receipt:
-        return refresh(*objects) if self.is_fresh else tm.move(*objects, to=self.home, **options)
+        return refresh(*objects) if self.is_fresh else tm.move(*objects, to=self.home, mover=self.mover, **options)
 
 
 ROUTES = [
@@ -60,11 +62,15 @@ ROUTES = [
     Route("twin", "cpu", "twin:0"),
     Route("twins", "twin:0", "twin:1"),
     pytest.param(Route("cuda", "cpu", "cuda:0"), marks=pytest.mark.cuda),
+    pytest.param(Route("staged", "cpu", "cuda:0", "staged"), marks=pytest.mark.cuda),
+    pytest.param(Route("pieces", "cpu", "cuda:0", "staged"), marks=pytest.mark.cuda),
 ]
 
 
 @pytest.fixture(params=ROUTES, ids=repr)
-def route(request: pytest.FixtureRequest) -> Route:
+def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Route:
+    if request.param.name == "pieces":
+        monkeypatch.setattr(staged, "_SMALL_BYTES", 0)
     return request.param  # type: ignore[no-any-return]
 
 

@@ -92,12 +92,12 @@ class WatchingMover:
         self.fails_at = 0
         self.made: list[StorageWeakRef] = []
 
-    def copy(self, moves: Sequence[Any], slots: Sequence[Any]) -> list[Tensor]:
+    def copy(self, cargo: Sequence[Any], advance: Callable[[int], object]) -> list[Tensor]:
         copies: list[Tensor] = []
-        for number, move in enumerate(moves, start=1):
+        for number, each in enumerate(cargo, start=1):
             if number == self.fails_at:
                 raise torch.OutOfMemoryError("no room for this block")
-            copies += Plain().copy([move], slots)
+            copies += Plain().copy([each], advance)
             self.made.append(StorageWeakRef(copies[-1].untyped_storage()))
         return copies
 
@@ -263,7 +263,8 @@ COPYING = {
 }
 COMMITTING = {
     "rebinding": (_apply, "rebind"),
-    "setting data": (_storage, "_set_data"),
+    "setting data": (_storage.binding, "_set_data"),
+    "setting the data of many": (_storage.binding, "_set_all"),
     "swapping": (torch._C, "_swap_tensor_impl"),
     "rebuilding a shell": (_apply, "shell_rebinding"),
     "setting gradients": (_storage.Gradients, "set"),
@@ -276,7 +277,7 @@ COMMITTING = {
 
 def is_taken(route: Route, step: str) -> bool:
     """Between unlike devices all is swapped; where the device stays, none is remembered anew."""
-    if step == "setting data":
+    if step.startswith("setting") and "data" in step:
         return route is FRESH or route in ON_CUDA
     return step != "repointing" or route is not FRESH
 
@@ -397,8 +398,8 @@ class LyingMover(WatchingMover):
         super().__init__()
         self.lie = lie
 
-    def copy(self, moves: Sequence[Any], slots: Sequence[Any]) -> list[Tensor]:
-        return self.lie(super().copy(moves, slots))
+    def copy(self, cargo: Sequence[Any], advance: Callable[[int], object]) -> list[Tensor]:
+        return self.lie(super().copy(cargo, advance))
 
 
 def elsewhere(copies: list[Tensor]) -> list[Tensor]:
@@ -406,13 +407,13 @@ def elsewhere(copies: list[Tensor]) -> list[Tensor]:
 
 
 def one_for_all(copies: list[Tensor]) -> list[Tensor]:
-    largest = max(copies, key=Tensor.numel)
+    largest = max(copies, key=lambda copy: copy.nbytes)
     return [largest] * len(copies)
 
 
 def flip_a_bit(number: int) -> Callable[[list[Tensor]], list[Tensor]]:
     def lie(copies: list[Tensor]) -> list[Tensor]:
-        copies[number][-1] ^= 1
+        copies[number].reshape(-1).view(torch.uint8)[-1] ^= 1
         return copies
 
     return lie

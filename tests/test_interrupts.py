@@ -270,7 +270,9 @@ def interrupt_at_every_line(*files: str) -> Iterator[Line]:
 
 
 def test_ctrl_c_at_any_line_leaves_the_state_whole(unraisable_is_dropped):
-    lines = interrupt_at_every_line("_apply.py", "_interrupts.py", "_move.py", "_storage.py", "plain.py", "signal.py")
+    lines = interrupt_at_every_line(
+        "_apply.py", "_interrupts.py", "_move.py", "binding.py", "cutting.py", "plain.py", "signal.py"
+    )
     ends = Counter()
     for line in lines:
         assert len(line.devices) == 1, line
@@ -281,20 +283,20 @@ def test_ctrl_c_at_any_line_leaves_the_state_whole(unraisable_is_dropped):
 
 @pytest.mark.xfail(reason="an interrupt within plain_torch() or without_collector() leaves switched what it switches")
 def test_ctrl_c_at_any_line_leaves_torch_and_python_as_they_were(unraisable_is_dropped):
-    lines = list(interrupt_at_every_line("_collector.py", "_storage.py", "grad_mode.py"))
+    lines = list(interrupt_at_every_line("_collector.py", "modes.py", "grad_mode.py"))
     assert [line.place for line in lines if line.after != line.before] == []
 
 
 @pytest.mark.xfail(reason="an interrupt that falls into Watch.__del__ is dropped by Python")
 def test_ctrl_c_is_never_lost(unraisable_is_dropped):
-    lines = interrupt_at_every_line("_apply.py", "_held.py", "_storage.py")
+    lines = interrupt_at_every_line("_apply.py", "_held.py", "binding.py", "watching.py")
     assert [line.place for line in lines if not line.interrupted] == []
 
 
 def test_ctrl_c_at_any_line_raises_nothing_else(monkeypatch):
     raised: list[type] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: raised.append(unraisable.exc_type))
-    for _ in interrupt_at_every_line("_held.py", "_storage.py"):
+    for _ in interrupt_at_every_line("_held.py", "watching.py"):
         pass
     assert set(raised) <= {KeyboardInterrupt}
 

@@ -5,6 +5,7 @@ from torchmove._move import apply, move, plan, survey, verify
 from torchmove._records import Inventory, Plan, Receipt, Verdict, attribute, item
 from torchmove._rules import register_rule
 from torchmove.readers import register_reader
+from torchmove.staging import release
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ __all__ = [
     "plan",
     "register_reader",
     "register_rule",
+    "release",
     "survey",
     "verify",
 ]

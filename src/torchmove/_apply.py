@@ -12,60 +12,98 @@ import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchmove import _devices, _paths
+from torchmove._collector import without_collector
 from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError
 from torchmove._held import OldStorages
 from torchmove._interrupts import HeldInterrupts
-from torchmove._records import DeviceValue, Mover, Plan, Receipt, Repoint, Shell, Verdict, Window
+from torchmove._records import Cargo, DeviceValue, Mover, Plan, Receipt, Repoint, Shell, Verdict, Windows
 from torchmove._storage import (
     Gradients,
     Rebinding,
     Undo,
+    can_rebind_dense,
+    cargo_of,
     cut,
     plain_torch,
     rebind,
+    rebind_dense,
     rebinding,
     shell_rebinding,
     windows_of,
 )
 
-Proof = Callable[[Sequence[Window]], Verdict | None]
+Proof = Callable[[Windows], Verdict | None]
+Advance = Callable[[int], object]
 
 
-def apply(plan: Plan, mover: Mover, *, proof: Proof) -> Receipt:
+class _Copies(NamedTuple):
+    """What the commit will make the tensors look at: dense ones at their copies, all others through windows."""
+
+    sources: list[Tensor]
+    copies: list[Tensor]
+    rebindings: list[Rebinding]
+
+    def clear(self) -> None:
+        for column in self:
+            column.clear()
+
+
+def apply(plan: Plan, mover: Mover, *, why: str, began: float, advance: Advance, proof: Proof) -> Receipt:
     """Move, or change nothing. `proof` is asked before the old copy is let go; what it raises rolls the move back."""
     if plan.refusals:
         raise MoveRefused(plan.refusals)
-    began = time.perf_counter()
-    with plain_torch():
+    with plain_torch(), without_collector():
         old, windows = OldStorages(plan), windows_of(plan.inventory.slots)
-        rebindings = _copies(plan, windows, mover)
-        verdict = _commit(plan, rebindings, lambda: proof(windows))
+        copies = _copy(plan, windows, mover, advance)
+        verdict = _commit(plan, copies, lambda: proof(windows))
         seconds = time.perf_counter() - began
         # From here on nothing of ours holds the old storages: what is still alive is held by others.
-        del rebindings
+        del copies
         held = old.held()
-    return Receipt(plan.archived(), mover.name, seconds, held, tuple(windows), verdict)
+        return Receipt(plan.archived(), mover.name, why, seconds, held, windows, verdict)
 
 
-def _copies(plan: Plan, windows: Sequence[Window], mover: Mover) -> list[Rebinding]:
-    slots, copies = plan.inventory.slots, []
-    moving = _moving(plan)
+def _copy(plan: Plan, windows: Windows, mover: Mover, advance: Advance) -> _Copies:
+    made = _Copies([], [], [])
+    copied: list[Tensor] = []
     try:
-        copies = mover.copy(plan.moves, slots)
+        cargo = cargo_of(plan.moves, plan.inventory.slots)
+        copied = mover.copy(cargo, advance)
         _wait_for(plan)
-        return [
-            rebinding(slots[index].tensor, cut(base, slots[index].tensor, windows[index], move.block), moving=moving)
-            for move, base in zip(plan.moves, copies, strict=True)
-            for index in move.block.slots
-        ]
+        _sort(plan, windows, cargo, copied, made)
     except BaseException as error:
-        copies.clear()
+        copied.clear()
+        made.clear()
         _roll_back(plan, [], error, "copying")
+    return made
+
+
+def _sort(plan: Plan, windows: Windows, cargo: Sequence[Cargo], copied: Sequence[Tensor], made: _Copies) -> None:
+    """Tell the dense, which are many and simple, from those whose windows have to be cut."""
+    slots, strides = plan.inventory.slots, windows.strides
+    allowed: dict[tuple[int, int], bool] = {}
+    others: list[tuple[Cargo, Tensor]] = []
+    for each, copy, stride in zip(cargo, copied, map(Tensor.stride, copied), strict=True):
+        source, (indices, home, _, _), target, dense = each
+        way = (id(home), id(target))
+        if way not in allowed:
+            allowed[way] = can_rebind_dense(each, copy)
+        if dense and allowed[way] and stride == strides[indices[0]]:
+            made.sources.append(source)
+            made.copies.append(copy)
+        else:
+            others.append((each, copy))
+    moving = _moving(plan) if others else set()
+    for each, copy in others:
+        for index in each.block.slots:
+            tensor = slots[index].tensor
+            window = cut(copy, tensor, windows.of(index), each.block)
+            made.rebindings.append(rebinding(tensor, window, moving=moving))
 
 
 def _moving(plan: Plan) -> set[int]:
@@ -78,11 +116,11 @@ def _wait_for(plan: Plan) -> None:
         _devices.synchronize(device)
 
 
-def _commit(plan: Plan, rebindings: list[Rebinding], proof: Callable[[], Verdict | None]) -> Verdict | None:
+def _commit(plan: Plan, copies: _Copies, proof: Callable[[], Verdict | None]) -> Verdict | None:
     undo: Undo = []
     with HeldInterrupts() as interrupts:
         try:
-            _rebind_all(plan, rebindings, undo)
+            _rebind_all(plan, copies, undo)
             _repoint_all(plan.repoints, undo)
             _settle(plan)
             verdict = proof()
@@ -90,7 +128,8 @@ def _commit(plan: Plan, rebindings: list[Rebinding], proof: Callable[[], Verdict
                 interrupts.pending = False
                 raise KeyboardInterrupt
         except BaseException as error:
-            rebindings.clear()
+            copies.rebindings.clear()
+            copies.copies.clear()
             _roll_back(plan, undo, error, "committing")
         undo.clear()
     return verdict
@@ -113,13 +152,14 @@ def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoRe
 # ---------------------------------------------------------------- the steps of the commit
 
 
-def _rebind_all(plan: Plan, rebindings: Sequence[Rebinding], undo: Undo) -> None:
+def _rebind_all(plan: Plan, made: _Copies, undo: Undo) -> None:
     shells = _moving_shells(plan)
-    swapped = shells or any(each.by_swap for each in rebindings)
-    tensors = [*(each.tensor for each in rebindings), *(shell.tensor for shell in shells)]
+    swapped = shells or any(each.by_swap for each in made.rebindings)
+    tensors = [*made.sources, *(each.tensor for each in made.rebindings), *(shell.tensor for shell in shells)]
     gradients = Gradients(tensors if swapped else ())
     undo.append(gradients.set)  # the first on the list is the last to run: both sides are back by then
-    for each in rebindings:
+    rebind_dense(made.sources, made.copies, undo)
+    for each in made.rebindings:
         rebind(each, undo)
     # Parts have their new windows by now.
     for shell in shells:
@@ -129,7 +169,7 @@ def _rebind_all(plan: Plan, rebindings: Sequence[Rebinding], undo: Undo) -> None
 
 def _moving_shells(plan: Plan) -> list[Shell]:
     """Those with a part that moves, the innermost first: it was found last."""
-    moving = _moving(plan)
+    moving = _moving(plan) if plan.inventory.shells else set()
     shells = []
     for shell in reversed(plan.inventory.shells):
         if any(id(part) in moving for part in shell.parts):

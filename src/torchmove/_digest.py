@@ -19,8 +19,8 @@ def digests(slots: Sequence[Slot]) -> tuple[Digest, ...]:
     """The digest of each slot; two windows that are the same are read once."""
     known: dict[object, Digest] = {}
     result = []
-    for slot, window in zip(slots, windows_of(slots), strict=True):
-        key = (slot.storage, window)
+    for slot, *window in zip(slots, *windows_of(slots), strict=True):
+        key = (slot.storage, *window)
         if key not in known:
             known[key] = digest(slot.tensor)
         result.append(known[key])

@@ -17,9 +17,12 @@ _LEAF_NODE = "AccumulateGrad"
 
 
 def in_live_graphs(leaves: Sequence[Tensor], *, besides: Iterable[Tensor] = ()) -> set[int]:
-    """The ids of those leaves that a graph which can still run leads to; graphs that end in `besides` do not count."""
+    """The ids of those leaves that a graph which can still run leads to; graphs that end in `besides` do not count.
+
+    All of them require a gradient.
+    """
     # Whoever else holds a tensor's implementation is seen in its use count: mostly nobody, and we are done.
-    suspects = {id(leaf) for leaf in leaves if leaf._use_count() > 1 and leaf.requires_grad}  # type: ignore[attr-defined]
+    suspects = {id(leaf) for leaf in leaves if leaf._use_count() > 1}  # type: ignore[attr-defined]
     return suspects & _reached_from(_ends_of_graphs({id(tensor) for tensor in besides})) if suspects else set()
 
 

@@ -6,6 +6,7 @@ import gc
 import types
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import compress
 from typing import Any
 
 from torch import Tensor, UntypedStorage
@@ -13,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from torchmove._paths import Path
 from torchmove._records import Held, Plan
-from torchmove._storage import Watch, storage_key
+from torchmove._storage import Watch, held_elsewhere, storage_key
 
 
 class OldStorages:
@@ -21,8 +22,11 @@ class OldStorages:
 
     def __init__(self, plan: Plan) -> None:
         slots = plan.inventory.slots
-        firsts = (slots[move.block.slots[0]] for move in plan.moves if not move.block.opaque)
-        self._watched = [(first.path, first.storage_bytes, Watch(first.tensor.untyped_storage())) for first in firsts]
+        blocks = [move.block for move in plan.moves if not move.block.opaque]
+        firsts = [slots[block[0][0]] for block in blocks]
+        counts = [len(block[0]) for block in blocks]
+        suspects = compress(firsts, held_elsewhere([first[0] for first in firsts], counts))
+        self._watched = [(each.path, each.storage_bytes, Watch(each.tensor.untyped_storage())) for each in suspects]
 
     def held(self) -> tuple[Held, ...]:
         alive = self._alive()

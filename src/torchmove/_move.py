@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import ItemsView, Iterator, KeysView, Sequence, ValuesView
 from dataclasses import replace
 from typing import Any, Literal
@@ -14,7 +15,8 @@ from torchmove._collector import without_collector
 from torchmove._digest import digests
 from torchmove._errors import MoveRefused, VerificationError
 from torchmove._names import names_of
-from torchmove._records import Inventory, Mover, Plan, Receipt, Refusal, Verdict, Window
+from torchmove._progress import Bar
+from torchmove._records import Inventory, Plan, Receipt, Refusal, Verdict, Windows
 from torchmove._storage import plain_torch
 
 Device = torch.device | str | int
@@ -31,13 +33,13 @@ def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughne
     return _planned(_given(objects), to, keep, verify)
 
 
-def apply(plan: Plan, *, mover: str = "auto") -> Receipt:
+def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
     """Carry a plan out, all of it or nothing. Refused if the state is no longer the one that was planned for."""
     if not isinstance(plan, Plan):
         raise TypeError(f"apply takes a plan, from tm.plan(...), not {type(plan).__name__}")
     if not plan.refusals and not _unchanged(plan.inventory):
         raise MoveRefused([_STALE])
-    return _applied(plan, mover, "quick" if plan.digests is None else "bytes")
+    return _applied(plan, mover, "quick" if plan.digests is None else "bytes", progress)
 
 
 def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
@@ -59,17 +61,19 @@ def move(
     keep: Sequence[Any] = (),
     verify: Thoroughness = "quick",
     mover: str = "auto",
+    progress: bool = True,
 ) -> Receipt:
     """Move a training state to a device: all of it or none of it.
 
     Modules, optimizers, schedulers, scalers, tensors, and anything that holds them. What is in `keep` (objects, or
     path patterns such as "model.*.table") stays. Before the old copy is let go the result is verified; `verify="bytes"`
-    compares every byte too, `verify="off"` leaves it out.
+    compares every byte too, `verify="off"` leaves it out. `mover` forces a way of copying: "plain", or "staged" between
+    cpu and cuda. A move of more than a second shows a bar in a terminal or a notebook, unless `progress=False`.
 
     Raises MoveRefused with every reason at once, MoveFailed when something broke on the way, VerificationError when the
     result is not what was planned. In each case the state is what it was.
     """
-    return _applied(_planned(_given(objects), to, keep, verify), mover, verify)
+    return _applied(_planned(_given(objects), to, keep, verify), mover, verify, progress)
 
 
 def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
@@ -78,7 +82,7 @@ def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
     where = inventory.slots[0].device if inventory.slots else torch.device("cpu")
     keep = _keep(objects, ())
     made = _plan.plan(inventory, where, keep=keep, free_bytes=_devices.free_bytes, fresh=True)
-    return _applied(made, mover, "quick")
+    return _applied(made, mover, "quick", progress=False)
 
 
 # ---------------------------------------------------------------- joints
@@ -136,8 +140,8 @@ def _keep(objects: dict[str, Any], keep: Sequence[Any]) -> _plan.Keep:
     return _plan.Keep(_survey.survey(named, besides=besides), [each for each in keep if isinstance(each, str)])
 
 
-def _applied(made: Plan, mover: str, verify: Thoroughness) -> Receipt:
-    def proof(windows: Sequence[Window]) -> Verdict | None:
+def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool) -> Receipt:
+    def proof(windows: Windows) -> Verdict | None:
         if verify == "off" or not made.moves:
             return None
         now = _survey.survey(dict(zip(made.inventory.roots, made.inventory.objects, strict=True)))
@@ -146,14 +150,17 @@ def _applied(made: Plan, mover: str, verify: Thoroughness) -> Receipt:
             raise VerificationError(verdict, rolled_back=True)
         return verdict
 
-    return _apply.apply(made, _mover(mover), proof=proof)
+    began = time.perf_counter()
+    carrier, why = _choice(mover, made)
+    with Bar(made.nbytes, f"{', '.join(made.inventory.roots)} to {made.target}", wanted=progress) as bar:
+        return _apply.apply(made, carrier, why=why, began=began, advance=bar.advance, proof=proof)
 
 
-def _mover(name: str) -> Mover:
+def _choice(name: str, made: Plan) -> movers.Choice:
     try:
-        return movers.choose(name)
-    except KeyError as error:
-        raise MoveRefused([Refusal("R012", f"mover={name!r}", error.args[0], "mover='auto'")]) from None
+        return movers.choose(name, made.moves if made.ok else ())
+    except movers.NoSuchMover as error:
+        raise MoveRefused([Refusal("R012", f"mover={name!r}", str(error), "mover='auto'")]) from None
 
 
 _STALE = Refusal(

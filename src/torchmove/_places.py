@@ -54,7 +54,7 @@ class Places:
         placement = [self.target] * len(self.slots)
         for index, nbytes, role in zip(count(), map(_nbytes, self.slots), map(_role, self.slots)):
             if nbytes <= _LARGEST_SCALAR or role == "tensor":
-                placement[index] = self.of_slot(index)
+                placement[index] = self.decide(index, self.slots[index])
         return tuple(placement)
 
     def of_slot(self, index: int) -> torch.device:
@@ -82,7 +82,7 @@ class Places:
         if slot.tensor.numel() != 1:
             return ""
         kind, group, parameter = owner
-        question = (kind, id(group), parameter is None, _rules.key_of(slot))
+        question = (kind, id(group), parameter is None, _rules.key_of(slot.before, slot.what))
         answer = self.answers.get(question)
         if answer is None:
             on_cpu = _rules.on_cpu(owner, question[-1])

@@ -26,7 +26,6 @@ from torchmove._records import (
     Repoint,
     Room,
     Slot,
-    Stay,
 )
 from torchmove._storage import has_storage, packed
 from torchmove.report import readable_bytes
@@ -69,7 +68,7 @@ def plan(
         inventory=inventory,
         target=target,
         moves=tuple(moves),
-        stays=tuple(_stays(inventory.slots, places)),
+        reasons=places.why,
         repoints=tuple(repoints),
         refusals=tuple(refusals),
         notes=(*notes, *_told_notes(inventory, keep)),
@@ -103,11 +102,6 @@ def _torn(slots: Sequence[Slot], block: Block, placement: Sequence[torch.device]
         f"shares memory with {slots[other].path}, but one goes to {placement[first]}, the other to {placement[other]}",
         "keep both or neither, or clone one of them first",
     )
-
-
-def _stays(slots: Sequence[Slot], places: Places) -> Iterator[Stay]:
-    for index, why in sorted(places.why.items()):
-        yield Stay(slots[index].path, slots[index].nbytes, why)
 
 
 def _rooms(moves: Sequence[Move], slots: Sequence[Slot], free_bytes: FreeBytes) -> Iterator[Room]:
@@ -163,7 +157,8 @@ def _told_refusals(inventory: Inventory, keep: Keep, moving: frozenset[int]) -> 
     for path, about, fact in inventory.told:
         if fact.code[0] != "R" or keep.has(about, (path,)):
             continue
-        if fact.code in _GRAPH_CODES and inventory.number[id(about)] not in moving:
+        index = inventory.number.get(id(about))  # a tensor made of others has none
+        if fact.code in _GRAPH_CODES and index is not None and index not in moving:
             continue
         yield Refusal(fact.code, str(path), fact.why, fact.remedy)
 

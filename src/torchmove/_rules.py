@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import optim
 
-from torchmove._paths import ITEM
+from torchmove._paths import ITEM, Path
 from torchmove._records import Owner, Slot
 
 Place = Literal["cpu", "parameter"]
@@ -70,9 +70,8 @@ def on_cpu(owner: Owner, key: str) -> bool:
     return False
 
 
-def key_of(slot: Slot) -> str:
+def key_of(before: Path | None, what: Any) -> str:
     """The name under which an optimizer has it: the first step behind its parameter, or within its group."""
-    what, before = slot.what, slot.before
     while before is not None and before.how is ITEM and before.before is not None:
         what, before = before.what, before.before
     return str(what)

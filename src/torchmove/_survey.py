@@ -17,7 +17,7 @@ from torchmove._collector import without_collector
 from torchmove._graphs import in_live_graphs
 from torchmove._records import Block, Fact, Inventory, Slot, Told
 from torchmove._storage import Looks, look_at_wholes, plain_torch, reached
-from torchmove._walk import Found, Walk, path_of
+from torchmove._walk import Walk, path_of
 
 
 def survey(objects: Mapping[str, Any], *, besides: Sequence[Any] = ()) -> Inventory:
@@ -56,7 +56,7 @@ def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
         blocks=blocks,
         shells=tuple(walk.shells),
         device_values=tuple(walk.device_values),
-        told=(*walk.told, *_told(slots, walk.results), *_told_of_blocks(slots, blocks)),
+        told=(*walk.told, *_told(slots, walk), *_told_of_blocks(slots, blocks)),
         also=tuple(walk.also),
         holders=walk.holders,
         number=dict(zip(ids, range(len(slots)), strict=True)),
@@ -108,16 +108,16 @@ def _shared(storages: Sequence[int], first_of: Mapping[int, int]) -> dict[int, t
     return {first: (first, *others) for first, others in shared.items()}
 
 
-def _told(slots: Sequence[Slot], results: Sequence[Found]) -> Iterator[Told]:
+def _told(slots: Sequence[Slot], walk: Walk) -> Iterator[Told]:
     """What stands in the way of moving a tensor, as far as the tensor itself shows it."""
-    for found in results:
+    for found in walk.results:
         if found[4] != "computed":
             yield Told(path_of(found), found[0], _GRAPH_INSIDE)
-    leaves = [slot for slot in slots if slot.role not in _NEVER_TRAINED]
-    computed = [found[0] for found in results if found[4] == "computed"]
-    live = in_live_graphs([slot.tensor for slot in leaves], besides=computed)
+    leaves = [found for found in walk.trained if found[4] not in _NEVER_TRAINED]
+    computed = [found[0] for found in walk.results if found[4] == "computed"]
+    live = in_live_graphs([found[0] for found in leaves], besides=computed)
     if live:
-        yield from (Told(slot.path, slot.tensor, _GRAPH_OVER) for slot in leaves if id(slot.tensor) in live)
+        yield from (Told(path_of(found), found[0], _GRAPH_OVER) for found in leaves if id(found[0]) in live)
     if any(device.type == "meta" for device in set(map(attrgetter("device"), slots))):
         yield from (Told(slot.path, slot.tensor, _META) for slot in slots if slot.device.type == "meta")
 

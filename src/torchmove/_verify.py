@@ -5,8 +5,9 @@ Each check is a function from what is (`now`) and what should be to findings; th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +16,10 @@ from torch.optim import Optimizer
 
 from torchmove import _devices, _paths
 from torchmove._digest import digests
-from torchmove._records import Finding, Inventory, Plan, Slot, Verdict, Window
+from torchmove._records import Finding, Inventory, Plan, Slot, Verdict, Windows
 from torchmove._storage import plain_torch, windows_of
 
+_NO_WINDOWS = Windows([], [], [], [], [])
 _MOVE_IT = "tm.move(..., to=...) moves it with the rest"
 _REPORT_IT = "it was changed by something else, during the move or since: find out what writes to it"
 
@@ -27,8 +29,9 @@ class Case(NamedTuple):
 
     now: Inventory
     plan: Plan
-    windows: Sequence[Window] = ()
-    windows_before: Sequence[Window] = ()
+    windows: Windows
+    windows_before: Windows
+    same: bool  # it is the same tensors in the same order, and columns can be compared as they are
 
     def pairs(self) -> Iterator[tuple[int, int, Slot]]:
         """Each tensor that is still there: its index in the plan, its index now, as planned."""
@@ -39,10 +42,11 @@ class Case(NamedTuple):
                 yield index, at, self.plan.inventory.slots[index]
 
 
-def verify_move(now: Inventory, plan: Plan, windows_before: Sequence[Window]) -> Verdict:
+def verify_move(now: Inventory, plan: Plan, windows_before: Windows) -> Verdict:
     """Is the state what the plan made of it?"""
+    same = len(now.slots) == len(now.number) and list(now.number) == list(plan.inventory.number)
     with plain_torch():
-        case = Case(now, plan, windows_of(now.slots), windows_before)
+        case = Case(now, plan, windows_of(now.slots), windows_before, same)
     checks = dict(_MOVE_CHECKS)
     if plan.digests is None:
         del checks["values"]
@@ -51,7 +55,7 @@ def verify_move(now: Inventory, plan: Plan, windows_before: Sequence[Window]) ->
 
 def verify_place(now: Inventory, would: Plan) -> Verdict:
     """Is all where it should be? `would` is the plan of moving it there: what it would still do is missing."""
-    return _judged(Case(now, would), _PLACE_CHECKS)
+    return _judged(Case(now, would, _NO_WINDOWS, _NO_WINDOWS, same=True), _PLACE_CHECKS)
 
 
 def _judged(case: Case, checks: Mapping[str, Check]) -> Verdict:
@@ -75,6 +79,8 @@ def _values(case: Case) -> Iterator[Finding]:
 
 
 def _identity(case: Case) -> Iterator[Finding]:
+    if case.same:
+        return
     planned = case.plan.inventory
     for tensor, index in planned.number.items():
         slot = planned.slots[index]
@@ -87,8 +93,9 @@ def _identity(case: Case) -> Iterator[Finding]:
 
 def _sharing(case: Case) -> Iterator[Finding]:
     """Windows of one storage are windows of one storage still."""
-    slots, now_at = case.now.slots, {index: at for index, at, _ in case.pairs()}
-    for block in case.plan.inventory.blocks:
+    shared = [block for block in case.plan.inventory.blocks if len(block[0]) > 1]
+    slots, now_at = case.now.slots, {index: at for index, at, _ in case.pairs()} if shared else {}
+    for block in shared:
         present = [slots[now_at[index]] for index in block.slots if index in now_at]
         if len(present) > 1:
             first, *others = present
@@ -100,13 +107,12 @@ def _sharing(case: Case) -> Iterator[Finding]:
 
 def _overlaps(case: Case) -> Iterator[Finding]:
     """Windows that overlap did so before, by as much."""
-    before = {at: index for index, at, _ in case.pairs()}
-    for block in case.now.blocks:
-        if len(block.slots) == 1:
-            continue
+    shared = [block for block in case.now.blocks if len(block[0]) > 1]
+    before = {at: index for index, at, _ in case.pairs()} if shared else {}
+    for block in shared:
         known = [at for at in block.slots if at in before and case.now.slots[at].nbytes]
-        for one, other in pairwise(sorted(known, key=lambda at: case.windows[at].extent)):
-            (start, stop), (other_start, _) = case.windows[one].extent, case.windows[other].extent
+        for one, other in pairwise(sorted(known, key=lambda at: case.windows.of(at).extent)):
+            (start, stop), (other_start, _) = case.windows.of(one).extent, case.windows.of(other).extent
             if other_start < stop and _apart_before(case, before[one], before[other]) != other_start - start:
                 why = f"overlaps {case.now.slots[one].path}, and did not before"
                 yield Finding("V202", str(case.now.slots[other].path), why, _REPORT_IT)
@@ -116,10 +122,12 @@ def _apart_before(case: Case, one: int, other: int) -> int | None:
     slots, windows = case.plan.inventory.slots, case.windows_before
     if slots[one].storage != slots[other].storage:
         return None
-    return windows[other].extent[0] - windows[one].extent[0]
+    return windows.of(other).extent[0] - windows.of(one).extent[0]
 
 
 def _placement(case: Case) -> Iterator[Finding]:
+    if case.same and tuple(map(_device, case.now.slots)) == case.plan.placement:
+        return
     for index, at, slot in case.pairs():
         device, place = case.now.slots[at].device, case.plan.placement[index]
         if device != place:
@@ -127,8 +135,10 @@ def _placement(case: Case) -> Iterator[Finding]:
 
 
 def _metadata(case: Case) -> Iterator[Finding]:
+    if case.same and _without_offsets(case.windows) == _without_offsets(case.windows_before):
+        return
     for index, at, slot in case.pairs():
-        was, found = case.windows_before[index], case.windows[at]
+        was, found = case.windows_before.of(index), case.windows.of(at)
         if was == found:
             continue
         for name in ("dtype", "shape", "stride", "requires_grad"):
@@ -141,6 +151,14 @@ def _metadata(case: Case) -> Iterator[Finding]:
             if getattr(was, name) != getattr(found, name):
                 why = f"its {name} was {getattr(was, name)} and is {getattr(found, name)}"
                 yield Finding("V402", str(slot.path), why, _REPORT_IT)
+
+
+def _without_offsets(windows: Windows) -> tuple[object, ...]:
+    """Where only part of a storage was reached, only that part has travelled, and begins elsewhere."""
+    return windows.dtypes, windows.shapes, windows.strides, windows.requires_grads
+
+
+_device = attrgetter("device")
 
 
 # ---------------------------------------------------------------- at any time

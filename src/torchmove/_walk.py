@@ -10,7 +10,7 @@ import functools
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import compress, islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from torchmove._records import (
     make_owner,
 )
 from torchmove._shells import PLAIN, Unmovable, all_windows, is_window, parts_of
-from torchmove._storage import Looks, look_all
+from torchmove._storage import AT_ONCE, Looks, look_all
 from torchmove._stored import ATOMS
 from torchmove.readers import reader_for
 
@@ -66,6 +66,7 @@ class Walk:
         self.windows: list[Found] = []
         self.looks = Looks([], [], [], [])  # what was read of the windows
         self.wholes: list[Found] = []
+        self.trained: list[Found] = []  # those that require a gradient
         self.results: list[Found] = []  # those that are the result of a computation and have its graph
         self.shells: list[Shell] = []
         self.told: list[Told] = []
@@ -172,8 +173,8 @@ class Walk:
         while done < len(self.seen):
             wave = list(islice(self.seen.values(), done, None))
             done = len(self.seen)
-            for start in range(0, len(wave), _AT_ONCE):
-                self.follow(wave[start : start + _AT_ONCE])
+            for start in range(0, len(wave), AT_ONCE):
+                self.follow(wave[start : start + AT_ONCE])
             self.climb()
 
     def follow(self, found: list[Found]) -> None:
@@ -196,8 +197,9 @@ class Walk:
 
     def find_gradients(self, wave: Sequence[Found]) -> None:
         tensors = [found[0] for found in wave]
-        trained = zip(wave, map(_requires_grad, tensors), strict=True)
-        results = [found for found, is_trained in trained if is_trained and found[0].grad_fn is not None]
+        trained = [*compress(wave, map(_requires_grad, tensors))]
+        self.trained += trained
+        results = [found for found in trained if found[0].grad_fn is not None]
         if results:
             self.results += results
             # Asking the result of a computation for its gradient is answered with a warning.
@@ -246,8 +248,6 @@ _NOWHERE = _paths.root("...")
 # Like _Stair(...), from a tuple, at half the price.
 _make_stair = partial(tuple.__new__, _Stair)
 _requires_grad, _grad = attrgetter("requires_grad"), attrgetter("grad")
-# Tensors are read in columns, but not so many at once that they fall out of the processor's cache in between.
-_AT_ONCE = 1000
 # What the collector sees behind a tensor that carries nothing: its type.
 _BARE = len(gc.get_referents(torch.empty(0)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -51,6 +51,20 @@ class Window(NamedTuple):
         """The first byte that it reaches, and the first behind."""
         reach = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
         return self.offset * self.dtype.itemsize, (self.offset + reach + 1) * self.dtype.itemsize
+
+
+class Windows(NamedTuple):
+    """The windows of many tensors, in columns: they are read and compared by the column."""
+
+    dtypes: list[torch.dtype]
+    shapes: list[torch.Size]
+    strides: list[tuple[int, ...]]
+    offsets: list[int]
+    requires_grads: list[bool]
+
+    def of(self, index: int) -> Window:
+        dtypes, shapes, strides, offsets, requires_grads = self
+        return Window(dtypes[index], shapes[index], strides[index], offsets[index], requires_grads[index])
 
 
 class Block(NamedTuple):
@@ -117,7 +131,7 @@ class Inventory(Reported):
 
     def archived(self) -> Inventory:
         """The same, remembering the tensors by their ids alone: it keeps nothing of the state alive."""
-        slots = tuple(slot._replace(tensor=_GONE, owner=None) for slot in self.slots)
+        slots = tuple([_make_slot((_GONE, *slot[1:5], None, *slot[6:])) for slot in self.slots])
         # A part of a sparse tensor is a new object at every look, and its id worth nothing.
         number = {tensor: index for tensor, index in self.number.items() if slots[index].how is not CALL}
         emptied: dict[str, Any] = {"objects": (), "shells": (), "device_values": (), "told": (), "holders": {}}
@@ -198,6 +212,7 @@ class Inventory(Reported):
 
 
 _GONE = torch.empty(0, device="meta")
+_make_slot = partial(tuple.__new__, Slot)
 
 
 def _shape(tensor: Tensor) -> Sequence[int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -78,7 +79,7 @@ class Plan(Reported):
     inventory: Inventory
     target: torch.device
     moves: tuple[Move, ...]
-    stays: tuple[Stay, ...]
+    reasons: Mapping[int, str]  # why a slot stays, by its index
     repoints: tuple[Repoint, ...]
     refusals: tuple[Refusal, ...]
     notes: tuple[Note, ...]
@@ -89,6 +90,11 @@ class Plan(Reported):
     @property
     def ok(self) -> bool:
         return not self.refusals
+
+    @cached_property
+    def stays(self) -> tuple[Stay, ...]:
+        slots = self.inventory.slots
+        return tuple(Stay(slots[index].path, slots[index].nbytes, why) for index, why in sorted(self.reasons.items()))
 
     def archived(self) -> Plan:
         """The same, keeping nothing of the state alive."""

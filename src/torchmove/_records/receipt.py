@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from torchmove._paths import Path
-from torchmove._records.inventory import Slot, Window
-from torchmove._records.planned import Move, Plan, describe_moves, stays_table
+from torchmove._records.inventory import Block, Windows
+from torchmove._records.planned import Plan, describe_moves, stays_table
 from torchmove._records.verdict import Verdict
 from torchmove.report import Reported, Sheet, readable_bytes, table
 
 
+class Cargo(NamedTuple):
+    """A block that a mover shall copy; `source` is a tensor that looks at it.
+
+    `dense`: the source is the only one, it is contiguous and shows all of the block, so the copy can be its like: same
+    dtype, same shape. Otherwise the copy is the reached bytes of the block, in a row.
+    """
+
+    source: Tensor
+    block: Block
+    target: torch.device
+    dense: bool
+
+
 class Mover(Protocol):
-    """Copies blocks. Returns for each move a base on the target from which the windows are cut; changes nothing."""
+    """Copies blocks. Returns for each a tensor on the target from which the windows are cut; changes nothing.
+
+    `advance` is told how many bytes have arrived since it was told last.
+    """
 
     name: str
 
-    def copy(self, moves: Sequence[Move], slots: Sequence[Slot]) -> list[Tensor]: ...
+    def copy(self, cargo: Sequence[Cargo], advance: Callable[[int], object]) -> list[Tensor]: ...
 
 
 class Held(NamedTuple):
@@ -40,9 +57,10 @@ class Receipt(Reported):
 
     plan: Plan
     mover: str
+    why: str  # this mover was taken
     seconds: float
     held: tuple[Held, ...]
-    windows: tuple[Window, ...]  # what each tensor showed before, in the inventory's order
+    windows: Windows  # what each tensor showed before, in the inventory's order
     verdict: Verdict | None = None
 
     @property
@@ -60,7 +78,7 @@ class Receipt(Reported):
         else:
             title = (
                 f"{', '.join(plan.inventory.roots)}: moved to {plan.target}: {describe_moves(plan)} in "
-                f"{self.seconds:.3g} s ({readable_bytes(int(self.bytes_per_second))}/s, {self.mover} mover)"
+                f"{self.seconds:.3g} s ({readable_bytes(int(self.bytes_per_second))}/s, {self.mover} mover: {self.why})"
             )
         lines = [f"{point.value.path}: {point.value.value!s} -> {point.new!s}" for point in plan.repoints]
         lines += map(str, plan.notes)
@@ -72,6 +90,7 @@ class Receipt(Reported):
     def facts(self) -> dict[str, Any]:
         return {
             "mover": self.mover,
+            "why": self.why,
             "seconds": self.seconds,
             "bytes_per_second": self.bytes_per_second,
             "held": [{**held._asdict(), "path": str(held.path)} for held in self.held],

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from torchmove._records import Mover
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torchmove._records import Move, Mover
+from torchmove.movers import staged
 from torchmove.movers.plain import Plain
+from torchmove.movers.staged import Staged
 
-_TABLE: dict[str, Mover] = {"plain": Plain()}
+_TABLE: dict[str, Mover] = {"plain": Plain(), "staged": Staged()}
 
 
-def choose(name: str) -> Mover:
-    """The mover of a name; "auto" takes the best for this machine. Raises KeyError with the names there are."""
+class Choice(NamedTuple):
+    mover: Mover
+    why: str
+
+
+class NoSuchMover(Exception):
+    """There is none of that name, or it cannot carry this; says why."""
+
+
+def choose(name: str, moves: Sequence[Move]) -> Choice:
+    """The mover of a name for some moves; "auto" takes the fastest that can carry them. Raises NoSuchMover."""
     if name == "auto":
-        return _TABLE["plain"]
+        return _fastest(moves)
     if name not in _TABLE:
-        raise KeyError(f"there is no mover {name!r}; there are {', '.join(['auto', *_TABLE])}")
-    return _TABLE[name]
+        raise NoSuchMover(f"there is no mover {name!r}; there are {', '.join(['auto', *_TABLE])}")
+    reason = staged.unfit(moves) if name == "staged" else ""
+    if reason:
+        raise NoSuchMover(reason)
+    return Choice(_TABLE[name], "as asked")
+
+
+def _fastest(moves: Sequence[Move]) -> Choice:
+    if not any(staged.between_cpu_and_cuda(move) for move in moves):
+        return Choice(_TABLE["plain"], "nothing moves between cpu and cuda")
+    if not staged.worth(moves):
+        return Choice(_TABLE["plain"], "too little to be staged")
+    reason = staged.unfit(moves)
+    return Choice(_TABLE["plain"], reason) if reason else Choice(_TABLE["staged"], "between cpu and cuda")

@@ -1,0 +1,174 @@
+"""The figures of speed.py as docs/performance.json, as tables in docs/performance.md, and as the plot beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from speed_plot import plot
+
+from torchmove.bench import TITLES
+from torchmove.report import readable_bytes
+
+Figures = Mapping[str, Any]
+BEGIN, END = "<!-- speed -->", "<!-- /speed -->"
+
+
+def write(figures: Figures, docs: Path) -> None:
+    """Parts that were not measured this time keep the figures they have."""
+    store = docs / "performance.json"
+    known = json.loads(store.read_text()) if store.exists() else {}
+    merged = {**known, **figures}
+    page = replaced((docs / "performance.md").read_text(), tables(merged))
+    store.write_text(json.dumps(merged, indent=1) + "\n")
+    (docs / "performance.svg").write_text(plot(merged))
+    (docs / "performance.md").write_text(page)
+
+
+def replaced(page: str, part: str) -> str:
+    """The page with the part between the two marks exchanged, and nothing else."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
+        raise ValueError(f"the page needs {BEGIN} and {END}, once each and in this order")
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{part}\n{END}{rest.split(END)[1]}"
+
+
+def tables(figures: Figures) -> str:
+    shown = "![Gigabytes a second, and seconds by size](performance.svg)"
+    parts = [PARTS[name](figures[name]) for name in PARTS if name in figures]
+    return "\n\n".join([shown, *parts])
+
+
+def _transformer(part: Figures) -> str:
+    device = part["device"]
+    there, back = (part["extra_bytes"][leg] for leg in ("there", "back"))
+    return _section(
+        "A transformer with AdamW",
+        f"{_size(part)} in {part['tensors']} tensors, in mid-training. {_measured(part, 'transformer')}",
+        _ways(part, TITLES),
+        f"Movers: {part['movers']['there']} to {device}, {part['movers']['back']} to the CPU. The most memory beyond "
+        f"the state, in the first moves of the process: {_extra(there)} on the way to {device}, {_extra(back)} on the "
+        "way back. The host's is what a thread saw that looked at the resident memory every 5 ms.",
+    )
+
+
+def _small(part: Figures) -> str:
+    stages = part["us_a_tensor"]
+    rows = [
+        (stage, _digits(stages["there"][stage]), _digits(stages["back"].get(stage, 0))) for stage in stages["there"]
+    ]
+    return _section(
+        "Many small tensors",
+        f"{part['tensors']} tensors, {_size(part)} together: small linear layers with AdamW in mid-training. "
+        + _measured(part, "small"),
+        _ways(part, {"usual": "`Module.to` and a loop over the state", "move": "`tm.move`"}),
+        "Where the time of `tm.move` goes, in microseconds a tensor:",
+        _table(("stage", f"to {part['device']}", "to the CPU"), rows),
+    )
+
+
+def _sizes(part: Figures) -> str:
+    rows = part["rows"]
+    within = sum(leg for row in rows for leg in row["within"].values())
+    return _section(
+        "By size",
+        "Models without an optimizer, in one tensor and in eight; milliseconds, the best of several turns. "
+        + _measured(part, "sizes"),
+        _table(
+            ("bytes", "tensors", f"`Module.to` {part['device']}", "`tm.move`", "`Module.to` cpu", "`tm.move`"),
+            [(readable_bytes(row["bytes"]), row["tensors"], *_milliseconds(row)) for row in rows],
+        ),
+        f"`tm.move` takes no longer than 1.1 times `Module.to` and 2 ms in {within} of {2 * len(rows)} cases"
+        + ("." if within == 2 * len(rows) else "; the others are marked with a *."),
+    )
+
+
+def _milliseconds(row: Figures) -> Iterable[str]:
+    for leg, seconds in row["seconds"].items():
+        yield _digits(seconds["usual"] * 1e3)
+        yield _digits(seconds["move"] * 1e3) + ("" if row["within"][leg] else " *")
+
+
+def _peers(part: Figures) -> str:
+    names = {
+        "usual": "`Module.to` and a loop over the state",
+        "lightning": "Lightning: `Module.to`, `_optimizers_to_device`",
+        "accelerate": "Accelerate: `Module.to`, `move_to_device`, `load_state_dict`",
+        "move": "`tm.move`",
+    }
+    missing = [f"{name} {why}." for name, why in part["missing"].items()]
+    return _section(
+        "Beside others",
+        f"A transformer with AdamW in mid-training, {_size(part)}. {_measured(part, 'peers')}",
+        _ways(part, names),
+        *missing,
+    )
+
+
+def _digests(part: Figures) -> str:
+    return _section(
+        "What proof costs",
+        f"A transformer with AdamW in mid-training, {_size(part)}. {_measured(part, 'digests')}",
+        _ways(part, {name: f'`verify="{name}"`' for name in ("quick", "bytes", "off")}, beside="quick"),
+    )
+
+
+PARTS = {"transformer": _transformer, "small": _small, "sizes": _sizes, "peers": _peers, "digests": _digests}
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def _section(title: str, *paragraphs: str) -> str:
+    return "\n\n".join([f"### {title}", *paragraphs])
+
+
+def _measured(part: Figures, name: str) -> str:
+    return f"`python benchmarks/speed.py --parts {name}` on {part['machine']}, {part['date']}."
+
+
+def _ways(part: Figures, titles: Mapping[str, str], beside: str = "`Module.to`") -> str:
+    linked = "link" in part["ways"]
+    columns = ["", *(column for to in (part["device"], "cpu") for column in _columns(to, beside, linked=linked))]
+    rows = [
+        (title, *(cell for leg in ("there", "back") for cell in _cells(name, part["ways"][name][leg], linked=linked)))
+        for name, title in titles.items()
+        if name in part["ways"]
+    ]
+    return _table(columns, rows)
+
+
+def _columns(to: str, beside: str, *, linked: bool) -> list[str]:
+    return [f"to {to}, s", "GB/s", f"x {beside}", *(["of the link"] if linked else [])]
+
+
+def _cells(name: str, leg: Figures, *, linked: bool) -> list[str]:
+    times, share = leg["times_as_fast"], leg["share_of_link"]
+    seconds = "" if name == "link" else _digits(leg["seconds"])  # it carried other bytes
+    figures = [seconds, _digits(leg["gb_per_second"]), "" if times is None else _digits(times)]
+    return figures + ([f"{share:.0%}"] if linked else [])
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def _size(part: Figures) -> str:
+    return f"{_digits(part['bytes'] / 1e9)} GB"
+
+
+def _extra(extra: Figures) -> str:
+    host, device = ("not known" if each is None else readable_bytes(each) for each in (extra["host"], extra["device"]))
+    return f"{host} on the host and {device} on the device"
+
+
+def _digits(number: float) -> str:
+    """Three digits, and no exponent."""
+    if number >= 100:
+        return f"{number:.0f}"
+    text = f"{number:#.3g}"
+    return re.sub(r"\.$", "", f"{number:.6f}".rstrip("0")) if "e" in text else text

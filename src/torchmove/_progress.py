@@ -1,0 +1,50 @@
+"""How far a long move has come: a bar in a terminal or a notebook, nothing in a pipe or a log."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+_AFTER_SECONDS = 1.0
+
+
+class Bar:
+    """Shows itself when a move takes longer than a second: bytes, rate, time left."""
+
+    def __init__(self, total: int, words: str, *, wanted: bool, console: Console | None = None) -> None:
+        self._total, self._words = total, words
+        self._console = console or Console(stderr=True)
+        self._wanted = wanted and (self._console.is_terminal or self._console.is_jupyter)
+        self._began = time.monotonic()
+        self._moved = 0
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def advance(self, nbytes: int) -> None:
+        self._moved += nbytes
+        if not self._wanted:
+            return
+        if self._progress is None and time.monotonic() - self._began > _AFTER_SECONDS:
+            self._progress = self._shown()
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=self._moved)
+
+    def _shown(self) -> Progress:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+        progress = Progress(
+            *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=self._console, transient=True
+        )
+        progress.add_task(self._words, total=self._total, completed=self._moved)
+        progress.start()
+        return progress
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()

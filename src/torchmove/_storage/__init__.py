@@ -1,0 +1,56 @@
+"""Storages and windows on them: reading, cutting, rebinding. The only place that touches torch's private names.
+
+A tensor is a window on a storage: shape, stride, offset, dtype, and whether it is read conjugated or negated. A window
+can be cut on the copy of a storage, and a tensor made to look through it while it stays the same object. There are two
+ways to do that, and torch says which one a pair of devices allows:
+
+- `tensor.data = window` (cpu, cuda, xpu, mps; also between two devices of one kind). Hooks, version and the gradient
+  stay with the tensor.
+- swapping the implementation under the Python object (everywhere else, and for tensors made of tensors). Hooks and
+  version are handed over; the gradient is set again once both it and its tensor are swapped.
+"""
+
+from __future__ import annotations
+
+from torchmove._storage.binding import (
+    Gradients,
+    Rebinding,
+    Undo,
+    can_rebind_dense,
+    rebind,
+    rebind_dense,
+    rebinding,
+    shell_rebinding,
+)
+from torchmove._storage.cutting import apart, cut
+from torchmove._storage.modes import plain_torch
+from torchmove._storage.reach import bytes_of, cargo_of, packed, reached
+from torchmove._storage.reading import AT_ONCE, Looks, has_storage, look_all, look_at_wholes, windows_of
+from torchmove._storage.watching import Watch, held_elsewhere, storage_key
+
+__all__ = [
+    "AT_ONCE",
+    "Gradients",
+    "Looks",
+    "Rebinding",
+    "Undo",
+    "Watch",
+    "apart",
+    "bytes_of",
+    "can_rebind_dense",
+    "cargo_of",
+    "cut",
+    "has_storage",
+    "held_elsewhere",
+    "look_all",
+    "look_at_wholes",
+    "packed",
+    "plain_torch",
+    "reached",
+    "rebind",
+    "rebind_dense",
+    "rebinding",
+    "shell_rebinding",
+    "storage_key",
+    "windows_of",
+]

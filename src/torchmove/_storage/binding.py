@@ -1,0 +1,123 @@
+"""Rebinding: the same object, another window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmove._records import Cargo
+
+
+class Rebinding(NamedTuple):
+    """A tensor, the window it shall look through, and the way there."""
+
+    tensor: Tensor
+    window: Tensor
+    by_swap: bool
+
+
+def rebinding(tensor: Tensor, window: Tensor, *, moving: Container[int]) -> Rebinding:
+    """How to rebind a tensor, given the ids of all tensors that move with it."""
+    compatible = torch._has_compatible_shallow_copy_type(tensor, window)
+    return Rebinding(tensor, window, not compatible or _is_loose_view(tensor, moving))
+
+
+def shell_rebinding(tensor: Tensor, rebuilt: Tensor) -> Rebinding:
+    # A compressed sparse tensor takes `.data =` without a word and keeps its old values: shells are always swapped.
+    return Rebinding(tensor, rebuilt, by_swap=True)
+
+
+def _is_loose_view(tensor: Tensor, moving: Container[int]) -> bool:
+    """A view holds its base. If that is not rebound too (mostly nobody has it), it would hold the old storage for ever;
+    a new implementation is a view of nothing. A negated view holds the conjugated one that it came through besides."""
+    return tensor._is_view() and (tensor.is_neg() or id(tensor._base) not in moving)
+
+
+Undo = list[Callable[[], None]]
+
+
+def rebind(each: Rebinding, undo: Undo) -> None:
+    """Make a tensor look through its new window, with the way back on the undo list."""
+    if each.by_swap:
+        _rebind_by_swap(each, undo)
+    else:
+        _rebind_data(each, undo)
+
+
+def rebind_dense(tensors: Sequence[Tensor], copies: Sequence[Tensor], undo: Undo) -> None:
+    """Make dense tensors look at their copies by `.data =`, all at once."""
+    before = list(map(_get_data, tensors))
+    undo.append(lambda: _set_all(tensors, before))
+    _set_all(tensors, copies)
+
+
+def _set_all(tensors: Sequence[Tensor], windows: Sequence[Tensor]) -> None:
+    for tensor, window in zip(tensors, windows, strict=True):
+        tensor.data = window
+
+
+def can_rebind_dense(cargo: Cargo, copy: Tensor) -> bool:
+    """One answer for all cargo between the same two devices."""
+    return torch._has_compatible_shallow_copy_type(cargo.source, copy)
+
+
+_get_data = attrgetter("data")
+
+
+class Gradients:
+    """The gradients of some tensors, to be set again after the two have been rebound.
+
+    Autograd holds the implementation of a gradient, not its object: they are read before the first swap.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        leaves = (tensor for tensor in tensors if tensor.is_leaf)
+        self._pairs = [(tensor, tensor.grad) for tensor in leaves if tensor.grad is not None]
+
+    def set(self) -> None:
+        for tensor, gradient in self._pairs:
+            tensor.grad = gradient
+
+
+def _rebind_data(each: Rebinding, undo: Undo) -> None:
+    tensor, before = each.tensor, _data(each.tensor)
+    undo.append(lambda: _set_data(tensor, before))
+    _set_data(tensor, each.window)
+
+
+def _data(tensor: Tensor) -> Tensor:
+    if tensor.is_inference():
+        with torch.inference_mode():
+            return tensor.data
+    return tensor.data
+
+
+def _set_data(tensor: Tensor, window: Tensor) -> None:
+    # `.data =` takes over whether the window is an inference tensor, so the two must agree.
+    if window.is_inference():
+        with torch.inference_mode():
+            tensor.data = window
+    else:
+        tensor.data = window
+
+
+def _rebind_by_swap(each: Rebinding, undo: Undo) -> None:
+    tensor, other = each.tensor, each.window
+    if tensor.is_leaf:
+        other.requires_grad_(tensor.requires_grad)
+    if not tensor.is_inference():
+        torch._C._autograd._unsafe_set_version_counter((other,), (tensor._version,))
+    hooks, late_hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    before = tensor._cdata
+    # A second swap undoes the first, and only then: whatever is raised, before or after, is told by what is there now.
+    undo.append(lambda: torch._C._swap_tensor_impl(tensor, other) if tensor._cdata != before else None)
+    torch._C._swap_tensor_impl(tensor, other)
+    # The dicts of hooks stay with the object; the new implementation has to be told of them.
+    if hooks is not None:
+        tensor._backward_hooks = hooks
+    if late_hooks is not None:
+        tensor._post_accumulate_grad_hooks = late_hooks

@@ -1,0 +1,89 @@
+"""What windows reach of a storage, and what a mover is given of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import and_
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmove._records import Cargo, Move, Slot
+from torchmove._shells import PLAIN
+from torchmove._storage.reading import AT_ONCE, NAMED_TENSORS, has_storage, window_of
+
+# Copies keep every reachable byte at the same place within a line of this many bytes, so that kernels that look at the
+# alignment of their input take the same path as before.
+LINE_BYTES = 64
+# Unreached bytes are left out where there are at least this many: less is not worth a copy of its own.
+GAP_BYTES = 4096
+
+
+def reached(slots: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
+    """The spans of a storage's bytes that the slots reach, each from the start of a line, with gaps between."""
+    spans: list[tuple[int, int]] = []
+    for first, stop in sorted(window_of(slot.tensor).extent for slot in slots if slot.nbytes):
+        start = first - first % LINE_BYTES
+        if spans and start < spans[-1][1] + GAP_BYTES:
+            spans[-1] = (spans[-1][0], max(stop, spans[-1][1]))
+        else:
+            spans.append((start, stop))
+    return tuple(spans)
+
+
+def packed(spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int, int]], int]:
+    """Where each span begins in a copy that leaves out what is not reached, and how many bytes that copy has."""
+    places, end = [], 0
+    for start, stop in spans:
+        begin = -(-end // LINE_BYTES) * LINE_BYTES
+        places.append((start, stop, begin))
+        end = begin + stop - start
+    return places, end
+
+
+def bytes_of(tensor: Tensor, start: int, stop: int) -> Tensor:
+    """Some bytes of the storage that a tensor looks at, as a tensor of bytes."""
+    if tensor._is_zerotensor():
+        raise RuntimeError("a tensor has no memory behind it (forward-mode AD makes such zeros): clone it first")
+    window = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return window.set_(tensor.untyped_storage(), start, (stop - start,), (1,))
+
+
+# ---------------------------------------------------------------- what a mover is given
+
+
+def cargo_of(moves: Sequence[Move], slots: Sequence[Slot]) -> list[Cargo]:
+    cargo: list[Cargo] = []
+    for start in range(0, len(moves), AT_ONCE):
+        cargo += _some_cargo(moves[start : start + AT_ONCE], slots)
+    return cargo
+
+
+def _some_cargo(moves: Sequence[Move], slots: Sequence[Slot]) -> Iterable[Cargo]:
+    firsts = [slots[block[0][0]] for block, _ in moves]
+    tensors = [slot[0] for slot in firsts]
+    whole = [len(block[0]) == 1 and slot.nbytes == block[2] > 0 for (block, _), slot in zip(moves, firsts, strict=True)]
+    if any(any(map(is_odd, tensors)) for is_odd in _ODD) or not set(map(type, tensors)) <= PLAIN:
+        whole = [each and _is_usual(tensor) for each, tensor in zip(whole, tensors, strict=True)]
+    if not all(map(has_storage, {target.type for target in {target for _, target in moves}})):
+        whole = [each and has_storage(target.type) for each, (_, target) in zip(whole, moves, strict=True)]
+    dense = map(and_, whole, map(Tensor.is_contiguous, tensors))
+    return [_make_cargo((tensor, *move, is_so)) for tensor, move, is_so in zip(tensors, moves, dense, strict=True)]
+
+
+_make_cargo = partial(tuple.__new__, Cargo)
+# Contiguous and yet not just bytes in a row; and a view has a base to be thought of.
+_ODD: tuple[Callable[[Any], bool], ...] = (
+    Tensor._is_view,
+    Tensor._is_zerotensor,
+    Tensor.is_conj,
+    Tensor.is_neg,
+    Tensor.is_inference,
+    *([Tensor.has_names] if NAMED_TENSORS else []),  # type: ignore[attr-defined]
+)
+
+
+def _is_usual(tensor: Tensor) -> bool:
+    return type(tensor) in PLAIN and not any(is_odd(tensor) for is_odd in _ODD)

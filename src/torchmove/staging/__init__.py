@@ -1,0 +1,34 @@
+"""Between host memory and a CUDA device near the speed of the link, through a small ring of page-locked slots.
+
+A copy from ordinary memory waits for the driver, which stages it itself, with one thread and one small buffer. Here
+many threads fill slots while the copy engine empties others; or, the other way, it fills and they empty, and take the
+page faults of fresh memory side by side.
+
+    pages     huge pages, page-locking
+    workers   threads that copy host memory
+    pieces    of large blocks, and how they enter and leave a slot
+    traffic   the ring of slots, and the traffic of pieces through them
+    bundles   of small blocks
+"""
+
+from __future__ import annotations
+
+from torchmove.staging.bundles import Bundle, Lane, bundled, to_device, to_host
+from torchmove.staging.pages import CannotLock, ask_for_huge_pages
+from torchmove.staging.pieces import Piece
+from torchmove.staging.traffic import Ring, is_ready, release, ring
+
+__all__ = [
+    "Bundle",
+    "CannotLock",
+    "Lane",
+    "Piece",
+    "Ring",
+    "ask_for_huge_pages",
+    "bundled",
+    "is_ready",
+    "release",
+    "ring",
+    "to_device",
+    "to_host",
+]

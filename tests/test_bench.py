@@ -1,0 +1,394 @@
+"""The command line, what `torchmove bench` measures, and the page that benchmarks/speed.py writes; never how fast."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner
+
+import torchmove as tm
+from torchmove import _trips, bench, cli
+from torchmove._trips import (
+    CPU,
+    HostPeak,
+    Ours,
+    State,
+    Trip,
+    first_trip,
+    resident_bytes,
+    take_turns,
+    transformer,
+    usual,
+)
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+FEW_BYTES = 1_000_000
+
+
+def run(*arguments: str, **options: object):
+    return CliRunner().invoke(cli.main, arguments, **options)
+
+
+def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Without the twin, and without a GPU where there is one."""
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    code = "from torchmove.cli import main; main()"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=hidden)
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def test_help_has_an_example_for_every_command():
+    assert "For example: torchmove" in run("--help").output
+    for name in cli.main.commands:
+        shown = run(name, "--help")
+        assert shown.exit_code == 0
+        assert f"For example: torchmove {name}" in shown.output
+
+
+def test_the_version_is_that_of_the_library():
+    assert run("--version").output == f"torchmove, version {tm.__version__}\n"
+
+
+def test_without_an_accelerator_the_bench_is_refused_with_one_line():
+    ran = in_a_process("bench")
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr.splitlines() == [
+        "refused: this machine has no accelerator: there is nothing to move to; run it where there is an accelerator"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--device", "cpu"], "the state starts on the cpu"),
+        (["--device", "twin:7"], "twin:7 does not exist"),
+        (["--device", "nowhere"], "'nowhere' is not a device"),
+        (["--bytes", "900TB"], "more than a quarter of what is free"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_with_one_line(arguments, says):
+    ran = run("bench", *arguments)
+    assert ran.exit_code == 2
+    assert says in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_an_error_is_one_line_and_a_traceback_only_with_debug(monkeypatch):
+    def broken(*given, **options):
+        raise RuntimeError("the card fell off\nmore about it")
+
+    monkeypatch.setattr(bench, "measure", broken)
+    ran = run("bench")
+    assert ran.exit_code == 3
+    assert ran.stderr == "error: RuntimeError: the card fell off; torchmove --debug bench ... shows where\n"
+    with pytest.raises(RuntimeError, match="fell off"):
+        run("--debug", "bench", catch_exceptions=False)
+
+
+def test_a_refused_move_ends_a_command_with_its_reasons(monkeypatch):
+    def refused(*given, **options):
+        tm.move(torch.nn.Linear(1, 1), to="nowhere")
+
+    monkeypatch.setattr(bench, "measure", refused)
+    ran = run("bench")
+    assert ran.exit_code == 2
+    assert ran.stderr.startswith("refused: R010 to='nowhere'")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_colours_respect_no_color(monkeypatch, no_color, coloured):
+    monkeypatch.setenv("NO_COLOR", no_color)
+    ran = run("bench", "--device", "cpu", color=True)
+    assert ("\x1b[" in ran.stderr) is coloured
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("4096", 4096), ("500MB", 500_000_000), ("1.5gb", 1_500_000_000), ("2GiB", 2 << 30), ("3 k", 3000)],
+)
+def test_a_size_reads_as_it_is_written(text, nbytes):
+    assert cli.size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "1XB"])
+def test_what_is_not_a_size_is_said(text):
+    with pytest.raises(click.BadParameter, match="is not a size: write 500MB"):
+        cli.size(text)
+
+
+# ---------------------------------------------------------------- what is measured
+
+WAYS = {"usual_first", "usual", "move_first", "move", "move_bytes"}
+
+
+def test_bench_prints_its_figures_as_json(twin):
+    ran = run("bench", "--device", "twin", "--bytes", "1MB", "--json")
+    assert ran.exit_code == 0, ran.stderr
+    facts = json.loads(ran.stdout)
+    assert facts["device"] == "twin:0"
+    assert 0.5 * FEW_BYTES < facts["bytes"] < 1.5 * FEW_BYTES
+    assert facts["movers"].keys() == facts["extra_bytes"].keys() == {"there", "back"}
+    assert set(facts["ways"]) == WAYS
+    for name, legs in facts["ways"].items():
+        for leg in (legs["there"], legs["back"]):
+            assert leg["gb_per_second"] == pytest.approx(facts["bytes"] / leg["seconds"] / 1e9)
+            assert (leg["times_as_fast"] is None) is name.startswith("usual")
+            assert leg["share_of_link"] is None  # pinned memory is measured on CUDA
+    assert twin.bytes_in_use() == 0
+
+
+def test_bench_prints_a_table(twin):
+    ran = run("bench", "--device", "twin:1", "--bytes", "1MB")
+    assert ran.exit_code == 0, ran.stderr
+    assert all(bench.TITLES[name] in ran.stdout for name in WAYS)
+    assert "movers: plain to twin:1, plain to cpu" in ran.stdout
+    assert "turn 3 of 3" in ran.stderr
+
+
+def test_the_state_is_a_transformer_in_mid_training_of_the_size_asked_for():
+    state = transformer(FEW_BYTES)
+    assert 0.8 * FEW_BYTES < state.nbytes < 1.2 * FEW_BYTES
+    parameters = list(state.model.parameters())
+    assert set(state.optimizer.state) == set(parameters)
+    assert all(parameter.grad is None and bool(parameter.any()) for parameter in parameters)
+    assert all(bool(state.optimizer.state[parameter]["exp_avg"].any()) for parameter in parameters)
+
+
+def test_a_state_after_all_the_trips_is_what_it_was(twin):
+    mine, theirs = transformer(FEW_BYTES), transformer(FEW_BYTES)
+    before = [tensor.tolist() for tensor in mine.tensors()]
+    ours = Ours(mine)
+    device = torch.device("twin:0")
+    take_turns({"usual": lambda to: usual(theirs, to), "move": ours}, device, turns=2)
+    assert [tensor.tolist() for tensor in mine.tensors()] == before
+    assert ours.movers.keys() == {device, CPU}
+
+
+def test_the_usual_way_takes_every_tensor_there(twin):
+    state = transformer(FEW_BYTES)
+    usual(state, torch.device("twin:0"))
+    assert {str(tensor.device) for tensor in state.tensors()} == {"twin:0"}
+
+
+def test_ways_take_turns():
+    seen = []
+    goes = {name: lambda to, name=name: seen.append(name) for name in ("a", "b")}
+    take_turns(goes, CPU, turns=2)
+    assert seen == ["a", "a", "b", "b"] * 2
+
+
+def test_figures_are_compared_with_the_way_beside_them_and_with_the_link():
+    trips = {"usual": Trip(4.0, 8.0), "move": Trip(1.0, 2.0), "link": Trip(0.1, 0.2)}
+    figures = bench.compared(bench.ways_of(trips, 10**9, {"move": "usual"}))
+    assert figures["move"]["there"] == {
+        "seconds": 1.0,
+        "gb_per_second": 1.0,
+        "times_as_fast": 4.0,
+        "share_of_link": pytest.approx(0.1 / (bench.LINK_BYTES / 1e9)),
+    }
+    assert figures["usual"]["back"]["times_as_fast"] is None
+    assert figures["link"]["there"]["share_of_link"] == 1.0
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux counts resident memory there")
+def test_memory_that_comes_and_goes_is_seen_by_the_thread():
+    size = 64 << 20
+    before = resident_bytes()
+    with HostPeak() as peak:
+        held = torch.ones(size, dtype=torch.uint8)
+        threading.Event().wait(0.1)
+        del held
+    assert peak.nbytes - before > 0.9 * size
+
+
+def test_memory_beside_the_state_is_seen():
+    """A way that copies everything once more, and keeps it until it is home."""
+    kept = []
+    state = State(torch.nn.Linear(1 << 12, 1 << 12, bias=False), None)
+
+    def wasteful(to: torch.device) -> None:
+        kept.append(state.model.weight.detach().clone())
+        threading.Event().wait(0.05)
+
+    _, (there, back) = first_trip(wasteful, torch.device("twin:0"), state.model.weight.nbytes)
+    assert there.device is None
+    if there.host is not None:
+        assert there.host > 0.9 * state.model.weight.nbytes
+        assert back.host > 1.9 * state.model.weight.nbytes
+
+
+def test_memory_on_the_device_counts_beyond_the_state_that_arrives(monkeypatch):
+    befores, peaks = [100, 1100], [100 + 1000 + 30, 1100 + 7]  # of the move there, of the one back
+    counts = SimpleNamespace(
+        reset_peak_memory_stats=lambda device: None,
+        memory_allocated=lambda device: befores.pop(0),
+        max_memory_allocated=lambda device: peaks.pop(0),
+    )
+    monkeypatch.setattr(_trips, "module_of", lambda device: counts)
+    _, (there, back) = first_trip(lambda to: None, torch.device("twin:0"), 1000)
+    assert (there.device, back.device) == (30, 7)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_the_link_and_the_memory_are_measured():
+    measured = bench.measure("cuda", 100_000_000)
+    assert set(measured.ways) == {*WAYS, "link"}
+    assert all(legs[leg]["share_of_link"] > 0 for legs in bench.compared(measured.ways).values() for leg in legs)
+    assert None not in [extra.device for extra in measured.extra]
+    assert "of link" in str(measured)
+
+
+# ---------------------------------------------------------------- the page
+
+
+@pytest.fixture
+def page(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import speed_page
+
+    return speed_page
+
+
+def leg(rate: float) -> dict[str, float | None]:
+    return {"seconds": 1 / rate, "gb_per_second": rate, "times_as_fast": None, "share_of_link": 0.5}
+
+
+def part(**more: object) -> dict[str, object]:
+    return {"date": "2001-02-03", "machine": "a <card>, 4 cores", "device": "cuda:0", "bytes": 10**9, **more}
+
+
+def ways(*names: str) -> dict[str, dict[str, object]]:
+    return {name: {"there": leg(rate), "back": leg(rate / 2)} for rate, name in enumerate(names, 1)}
+
+
+def size_row(nbytes: int, tensors: int) -> dict[str, object]:
+    seconds = {"usual": nbytes / 1e9 + 1e-5, "move": nbytes / 1e10 + 1e-4}
+    within = {"there": True, "back": nbytes > 1024}
+    return {
+        "bytes": nbytes,
+        "tensors": tensors,
+        "turns": 2,
+        "seconds": {"there": seconds, "back": seconds},
+        "within": within,
+    }
+
+
+EXTRA = {"there": {"host": 1 << 20, "device": None}, "back": {"host": None, "device": 1 << 30}}
+STAGES = {"survey": 4.0, "copy": 2.5, "total": 6.5}
+FIGURES = {
+    "transformer": part(
+        tensors=12, movers={"there": "fast", "back": "slow"}, extra_bytes=EXTRA, ways=ways(*bench.TITLES)
+    ),
+    "small": part(tensors=96_000, us_a_tensor={"there": STAGES, "back": STAGES}, ways=ways("usual", "move")),
+    "sizes": part(rows=[size_row(1024 * 4**step, pieces) for pieces in (1, 8) for step in range(13)]),
+    "peers": part(missing={"accelerate": "cannot be imported: no such thing"}, ways=ways("usual", "lightning", "move")),
+    "digests": part(ways=ways("quick", "bytes", "off")),
+}
+
+
+@pytest.fixture
+def docs(tmp_path, page):
+    (tmp_path / "performance.md").write_text(f"# Before\n\n{page.BEGIN}\nold\n{page.END}\n\n## After\n")
+    return tmp_path
+
+
+def test_the_page_changes_between_the_marks_and_nowhere_else(page, docs):
+    page.write(FIGURES, docs)
+    written = (docs / "performance.md").read_text()
+    assert written.startswith(f"# Before\n\n{page.BEGIN}\n")
+    assert written.endswith(f"\n{page.END}\n\n## After\n")
+    assert "old" not in written
+    page.write(FIGURES, docs)
+    assert (docs / "performance.md").read_text() == written
+
+
+def test_the_page_has_every_part_and_says_what_is_missing(page, docs):
+    page.write(FIGURES, docs)
+    written = (docs / "performance.md").read_text()
+    assert all(f"--parts {name}` on a <card>, 4 cores, 2001-02-03" in written for name in FIGURES)
+    assert "accelerate cannot be imported: no such thing." in written
+    assert "Movers: fast to cuda:0, slow to the CPU." in written
+    assert "in 50 of 52 cases; the others are marked with a *." in written
+    assert "![" in written
+    rows = [line for line in written.splitlines() if line.startswith("|")]
+    assert any("nan" in row or "None" in row for row in rows) is False
+
+
+def test_every_table_has_as_many_cells_in_each_row(page):
+    for block in page.tables(FIGURES).split("\n\n"):
+        if block.startswith("|"):
+            assert len({line.count("|") for line in block.splitlines()}) == 1, block
+
+
+def test_parts_that_were_not_measured_again_keep_their_figures(page, docs):
+    page.write({"digests": FIGURES["digests"]}, docs)
+    page.write({"peers": FIGURES["peers"]}, docs)
+    assert json.loads((docs / "performance.json").read_text()) == {name: FIGURES[name] for name in ("digests", "peers")}
+    assert "### What proof costs" in (docs / "performance.md").read_text()
+
+
+@pytest.mark.parametrize("text", ["no marks", "<!-- speed --> only one", "<!-- /speed --> <!-- speed -->"])
+def test_a_page_without_its_marks_is_left_alone(page, docs, text):
+    (docs / "performance.md").write_text(text)
+    with pytest.raises(ValueError, match="needs <!-- speed --> and <!-- /speed -->"):
+        page.write(FIGURES, docs)
+    assert (docs / "performance.md").read_text() == text
+    assert not (docs / "performance.json").exists()
+
+
+@pytest.mark.parametrize("names", [list(FIGURES), ["transformer"], ["sizes"], ["digests"]], ids=",".join)
+def test_the_plot_is_well_formed(page, docs, names):
+    page.write({name: FIGURES[name] for name in names}, docs)
+    root = ElementTree.fromstring((docs / "performance.svg").read_text())
+    space = {"svg": "http://www.w3.org/2000/svg"}
+    width, height = map(float, root.get("viewBox").split()[2:])
+    bars = root.findall("svg:rect", space)
+    assert len(bars) == (8 if "transformer" in names else 0)
+    assert all(float(bar.get("x")) + float(bar.get("width")) <= width for bar in bars)
+    assert all(float(bar.get("y")) + float(bar.get("height")) <= height for bar in bars)
+    curves = root.findall("svg:g", space)
+    assert len(curves) == (2 if "sizes" in names else 0)
+    assert all(len(curve.findall("svg:polyline", space)) == 5 for curve in curves)
+
+
+def test_the_figures_in_the_docs_have_their_place():
+    text = (ROOT / "docs" / "performance.md").read_text()
+    assert text.count("<!-- speed -->") == text.count("<!-- /speed -->") == 1
+
+
+def test_a_quick_run_is_not_written():
+    command = [sys.executable, BENCHMARKS / "speed.py", "--quick", "--write"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "leave out --write" in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["small", "digests"])
+def test_a_part_runs_in_a_process_of_its_own_and_prints_json(name, page):
+    command = [sys.executable, BENCHMARKS / "speed.py", "--device", "twin", "--quick", "--parts", name]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout)
+    assert list(figures) == [name]
+    assert figures[name]["device"] == "twin:0"
+    assert page.tables(figures).count("###") == 1
+    if name == "small":
+        assert {"survey", "plan", "copy", "commit", "verify", "rest", "total"} <= figures[name]["us_a_tensor"][
+            "back"
+        ].keys()

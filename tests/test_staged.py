@@ -1,0 +1,442 @@
+"""The staged mover: bits, storages, kinds of memory, and what can go wrong in the ring."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchmove as tm
+from torchmove import movers, staging
+from torchmove.movers import staged
+from torchmove.staging import pages
+from torchmove.staging.bundles import Bundle
+from torchmove.staging.pieces import Piece
+
+MIB = 1 << 20
+on_cuda = pytest.mark.cuda
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def random_bits(count: int, dtype: torch.dtype) -> Tensor:
+    """Every pattern may come, also those of a float that arithmetic would not leave alone."""
+    made = torch.randint(0, 256, (count * dtype.itemsize,), dtype=torch.uint8)
+    return (made & 1).view(dtype) if dtype is torch.bool else made.view(dtype)
+
+
+def there_and_back(state: dict[str, Tensor]) -> None:
+    before = {name: bits(tensor).clone() for name, tensor in state.items()}
+    up = tm.move(state, to="cuda:0", mover="staged")
+    assert (up.mover, up.why) == ("staged", "as asked")
+    assert {tensor.device for tensor in state.values()} == {torch.device("cuda:0")}
+    assert all(torch.equal(bits(tensor), before[name]) for name, tensor in state.items())
+    tm.move(state, to="cpu", mover="staged")
+    assert {tensor.device.type for tensor in state.values()} == {"cpu"}
+    assert all(torch.equal(bits(tensor), before[name]) for name, tensor in state.items())
+
+
+# ---------------------------------------------------------------- bits and storages
+
+DTYPES = [
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64),
+    *(torch.complex128, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.uint16),
+]
+
+
+@on_cuda
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_bit_of_many_small_tensors_arrives(dtype):
+    torch.manual_seed(0)
+    shapes = [(), (1,), (3,), (5, 7), (2, 3, 4), (1000,), (333, 3)]
+    state = {
+        f"{turn} {shape}": random_bits(torch.Size(shape).numel(), dtype).reshape(shape)
+        for turn in range(40)
+        for shape in shapes
+    }
+    there_and_back(state)
+    assert len({tensor.untyped_storage().data_ptr() for tensor in state.values()}) == len(state)
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in state.values())
+
+
+@on_cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex128], ids=str)
+def test_every_bit_of_large_tensors_arrives(dtype):
+    torch.manual_seed(0)
+    slot = staging.ring(torch.device("cuda:0")).slot_bytes // dtype.itemsize
+    small = staged._SMALL_BYTES // dtype.itemsize
+    counts = [small - 1, small, small + 1, slot - 1, slot, slot + 1, 5 * slot + 17, 100 * MIB // dtype.itemsize]
+    there_and_back({str(count): random_bits(count, dtype) for count in counts})
+
+
+@on_cuda
+def test_more_than_the_ring_holds_arrives():
+    torch.manual_seed(0)
+    there_and_back({str(index): random_bits(96 * MIB + index, torch.uint8) for index in range(8)})
+
+
+@on_cuda
+def test_windows_on_large_storages_arrive():
+    torch.manual_seed(0)
+    flat = torch.randn(8 * MIB)
+    state = {
+        "middle": flat[1000 : 3 * MIB],
+        "end": flat[6 * MIB :],
+        "every other": flat[6 * MIB :: 2],
+        "transposed": torch.randn(1500, 1300).t(),
+        "channels last": torch.randn(8, 64, 60, 60).to(memory_format=torch.channels_last),
+        "expanded": torch.randn(1, 4096).expand(4096, 4096),
+    }
+    forms = {name: (tensor.shape, tensor.stride()) for name, tensor in state.items()}
+    there_and_back(state)
+    assert {name: (tensor.shape, tensor.stride()) for name, tensor in state.items()} == forms
+    assert state["end"].untyped_storage().data_ptr() == state["every other"].untyped_storage().data_ptr()
+
+
+# ---------------------------------------------------------------- kinds of host memory
+
+
+def shared() -> Tensor:
+    return torch.randn(3 * MIB).share_memory_()
+
+
+def page_locked() -> Tensor:
+    return torch.randn(3 * MIB).pin_memory()
+
+
+@on_cuda
+@pytest.mark.parametrize("make", [shared, page_locked], ids=lambda make: make.__name__)
+def test_memory_of_every_kind_is_a_source(make):
+    torch.manual_seed(0)
+    there_and_back({"tensor": make(), "small": make()[:100].clone()})
+
+
+@on_cuda
+def test_a_file_is_a_source(tmp_path):
+    torch.manual_seed(0)
+    path = tmp_path / "weights"
+    torch.randn(3 * MIB).numpy().tofile(path)
+    there_and_back({"tensor": torch.from_file(str(path), shared=False, size=3 * MIB)})
+
+
+@on_cuda
+def test_what_was_written_on_another_stream_is_waited_for():
+    state = {"tensor": torch.zeros(64 * MIB, device="cuda:0")}
+    other = torch.cuda.Stream()
+    with torch.cuda.stream(other):
+        for _ in range(50):
+            state["tensor"].add_(1)
+    tm.move(state, to="cpu", mover="staged")
+    assert bool((state["tensor"] == 50).all())
+
+
+# ---------------------------------------------------------------- which mover, and why
+
+
+def small_state() -> dict[str, Tensor]:
+    return {"tensor": torch.ones(100)}
+
+
+def large_state() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {str(index): torch.randn(8 * MIB) for index in range(4)}
+
+
+def test_without_cuda_the_plain_mover_is_taken_and_the_receipt_says_why():
+    state = small_state()
+    receipt = tm.move(state, to="twin:0")
+    assert (receipt.mover, receipt.why) == ("plain", "nothing moves between cpu and cuda")
+    assert "plain mover: nothing moves between cpu and cuda" in str(receipt)
+    assert '"why": "nothing moves' in receipt.to_json()
+    with pytest.raises(tm.MoveRefused, match=r"R012 mover='staged': nothing moves between cpu and cuda"):
+        tm.move(state, to="cpu", mover="staged")
+    assert state["tensor"].device == torch.device("twin:0")
+
+
+def test_there_is_no_such_mover():
+    with pytest.raises(tm.MoveRefused, match=r"there is no mover 'quick'; there are auto, plain, staged"):
+        tm.move(small_state(), to="twin:0", mover="quick")
+
+
+@on_cuda
+def test_the_mover_is_chosen_by_size():
+    tm.release()
+    assert tm.move(small_state(), to="cuda:0").why == "too little to be staged"
+    receipt = tm.move(large_state(), to="cuda:0")
+    assert (receipt.mover, receipt.why) == ("staged", "between cpu and cuda")
+    assert tm.move(small_state(), to="cuda:0").mover == "plain"
+    assert tm.move(large_state(), to="cuda:0", mover="plain").mover == "plain"
+
+
+@pytest.fixture
+def no_ring() -> Iterator[None]:
+    tm.release()
+    yield
+    tm.release()
+
+
+@on_cuda
+def test_where_memory_cannot_be_locked_the_plain_mover_is_taken(no_ring, monkeypatch):
+    def refuse(memory: Tensor) -> None:
+        raise pages.CannotLock("the driver refused to page-lock 96 MiB (error 2)")
+
+    monkeypatch.setattr(pages, "_lock", refuse)
+    state = large_state()
+    receipt = tm.move(state, to="cuda:0")
+    assert (receipt.mover, receipt.why) == ("plain", "the driver refused to page-lock 96 MiB (error 2)")
+    with pytest.raises(tm.MoveRefused, match="refused to page-lock"):
+        tm.move(state, to="cpu", mover="staged")
+
+
+@on_cuda
+def test_a_refusal_of_the_driver_leaves_no_error_behind():
+    memory = pages.Locked(2 * MIB)
+    with pytest.raises(pages.CannotLock, match="refused to page-lock 2 MiB"):
+        pages._lock(memory.bytes)
+    memory.unlock()
+    memory.unlock()
+    assert float(torch.ones(3, device="cuda").sum()) == 3
+
+
+# ---------------------------------------------------------------- the ring's life
+
+
+@on_cuda
+def test_release_gives_threads_and_memory_back_and_a_later_move_makes_them_anew():
+    tm.release()
+    threads = threading.active_count()
+    for _ in range(3):
+        state = large_state()
+        tm.move(state, to="cuda:0")
+        assert threading.active_count() > threads
+        tm.release()
+        tm.release()
+        assert threading.active_count() == threads
+        assert not staging.is_ready()
+
+
+@on_cuda
+def test_moves_in_many_threads_do_not_meet():
+    states = [large_state() for _ in range(6)]
+    expected = bits(states[0]["3"])
+
+    def work(state: dict[str, Tensor]) -> None:
+        for target in ("cuda:0", "cpu", "cuda:0"):
+            tm.move(state, to=target, mover="staged")
+
+    threads = [threading.Thread(target=work, args=(state,)) for state in states]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(bits(state["3"]), expected) for state in states)
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    code = "import os, torch, torchmove as tm\nstate = [torch.ones(1 << 20) for _ in range(40)]\n" + code
+    # Forking a process with threads is what Python warns of.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+@on_cuda
+@pytest.mark.parametrize(
+    "code",
+    [
+        "tm.move(state, to='cuda')",
+        "tm.move(state, to='cuda'); tm.release()",
+        "tm.move(state, to='cuda'); tm.move(state, to='cpu'); raise SystemExit",
+        "os.sched_setaffinity(0, {0, 1}); tm.move(state, to='cuda'); tm.move(state, to='cpu')",
+        "os.sched_setaffinity(0, {0}); torch.set_num_threads(1); tm.move(state, to='cuda'); tm.move(state, to='cpu')",
+    ],
+)
+def test_the_interpreter_ends_quietly(code):
+    ended = run_python(code)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@on_cuda
+def test_a_forked_child_has_no_ring_and_leaves_its_parents_alone():
+    ended = run_python(
+        "from torchmove import staging\n"
+        "tm.move(state, to='cuda')\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    assert not staging.is_ready()\n"
+        "    tm.release()\n"
+        "    tm.testing.refresh([torch.ones(3)]) if hasattr(tm, 'testing') else None\n"
+        "    os._exit(7)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "tm.move(state, to='cpu', mover='staged')\n"
+        "assert all(bool((each == 1).all()) for each in state)\n"
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# ---------------------------------------------------------------- what goes wrong on the way
+
+
+def trap(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, at: int, error: BaseException) -> None:
+    real, calls = getattr(owner, name), iter(range(1, 1 << 30))
+
+    def call(self: Any, slot: Tensor) -> Any:
+        if next(calls) == at:
+            raise error
+        return real(self, slot)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def mixed_state() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {**large_state(), **{f"small {index}": torch.randn(500) for index in range(9000)}}
+
+
+STEPS = [
+    *[("cpu", Piece, name) for name in ("host_to_slot", "slot_to_device")],
+    *[("cuda:0", Piece, name) for name in ("device_to_slot", "slot_to_host")],
+    *[(home, Bundle, name) for home in ("cpu", "cuda:0") for name in ("gather", "spread")],
+]
+
+
+@on_cuda
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize(("home", "owner", "name"), STEPS, ids=lambda part: getattr(part, "__name__", part))
+def test_a_fault_in_the_ring_changes_nothing(home, owner, name, at, monkeypatch):
+    state = mixed_state()
+    tm.move(state, to=home)
+    before = {key: (tensor.data_ptr(), bits(tensor)) for key, tensor in state.items()}
+    used = torch.cuda.memory_allocated()
+    away = "cuda:0" if home == "cpu" else "cpu"
+    with monkeypatch.context() as patch:
+        trap(patch, owner, name, at, torch.OutOfMemoryError("no room for this load"))
+        with pytest.raises(tm.MoveFailed, match="no room for this load"):
+            tm.move(state, to=away, mover="staged")
+    assert torch.cuda.memory_allocated() == used
+    for key, tensor in state.items():
+        address, expected = before[key]
+        assert tensor.data_ptr() == address
+        assert torch.equal(bits(tensor), expected)
+    tm.move(state, to=away, mover="staged")
+    assert all(torch.equal(bits(tensor), before[key][1]) for key, tensor in state.items())
+
+
+@on_cuda
+@pytest.mark.parametrize("home", ["cpu", "cuda:0"])
+def test_ctrl_c_in_the_middle_of_the_traffic_changes_nothing(home):
+    away = "cuda:0" if home == "cpu" else "cpu"
+    torch.manual_seed(0)
+    state = [torch.randn(64 * MIB) for _ in range(8)]
+    expected = [bits(tensor[:1000]) for tensor in state]
+    tm.move(state, to=away)
+    began = time.perf_counter()
+    tm.move(state, to=home)
+    span = max(time.perf_counter() - began, 0.05)
+    outcomes = []
+    for moment in range(1, 31):
+        places = [tensor.data_ptr() for tensor in state]
+        used = torch.cuda.memory_allocated()
+        interrupted = interrupt(lambda: tm.move(state, to=away, mover="staged"), after=span * moment / 30)
+        moved = state[0].device == torch.device(away)
+        assert {tensor.device for tensor in state} == {torch.device(away if moved else home)}
+        assert [thread.name for thread in threading.enumerate() if "traffic" in thread.name] == []
+        if not moved:
+            assert interrupted
+            assert [tensor.data_ptr() for tensor in state] == places
+            assert torch.cuda.memory_allocated() == used
+        assert all(torch.equal(bits(tensor[:1000]), each) for tensor, each in zip(state, expected, strict=True))
+        outcomes.append(moved)
+        if moved:
+            tm.move(state, to=home, mover="staged")
+    assert outcomes.count(False) > 5
+
+
+def interrupt(call: Callable[[], object], after: float) -> bool:
+    """Press Ctrl-C some seconds after a call began; true if it came out of the call."""
+
+    def press(*_: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGALRM, press)
+    signal.setitimer(signal.ITIMER_REAL, after)
+    try:
+        call()
+        return False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def fill_card(leaving: int) -> list[Tensor]:
+    torch.cuda.empty_cache()
+    taken = []
+    for size in (4096 * MIB, 256 * MIB, 16 * MIB):
+        while torch.cuda.mem_get_info()[0] > leaving + size:
+            taken.append(torch.empty(size, dtype=torch.uint8, device="cuda:0"))
+    return taken
+
+
+@on_cuda
+def test_a_card_with_half_the_room_is_refused_and_room_lost_later_is_rolled_back():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(32)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    tm.move(torch.ones(8 * MIB), to="cuda:0", mover="staged")  # the ring is there
+    before = [(tensor.data_ptr(), bits(tensor)) for tensor in everything(model, optimizer)]
+    plan = tm.plan(model, optimizer, to="cuda:0")
+    filling = fill_card(plan.nbytes // 2)
+    with pytest.raises(tm.MoveRefused, match=r"R042 cuda:0: not enough memory: needs .* GiB, has .*") as refused:
+        tm.move(model, optimizer, to="cuda:0", mover="staged")
+    assert [refusal.code for refusal in refused.value.refusals] == ["R042"]
+    used = torch.cuda.memory_allocated()
+    with pytest.raises(tm.MoveFailed, match="OutOfMemoryError"):
+        tm.apply(plan, mover="staged")
+    assert torch.cuda.memory_allocated() == used
+    assert [(tensor.data_ptr(), bits(tensor)) for tensor in everything(model, optimizer)] == Same(before)
+    del filling
+    torch.cuda.empty_cache()
+    assert tm.move(model, optimizer, to="cuda:0").mover == "staged"
+    assert all(
+        torch.equal(bits(tensor), each[1]) for tensor, each in zip(everything(model, optimizer), before, strict=True)
+    )
+
+
+class Same:
+    """Equal to a list of addresses and bits that are the same."""
+
+    def __init__(self, expected: list[tuple[int, Tensor]]) -> None:
+        self.expected = expected
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, list)
+        pairs = zip(self.expected, other, strict=True)
+        return all(one[0] == two[0] and torch.equal(one[1], two[1]) for one, two in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    found: list[Tensor] = []
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        state = optimizer.state[parameter]
+        found += [parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], state["step"]]
+    return found
+
+
+def test_the_table_has_the_movers_that_the_choice_names():
+    assert sorted(movers._TABLE) == ["plain", "staged"]
