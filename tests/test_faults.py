@@ -29,7 +29,7 @@ FROM_TWIN = Route("twin-cpu", "twin:0", "cpu")
 BETWEEN_TWINS = Route("twin-twin", "twin:0", "twin:1")
 # Fresh storages on the CPU take the way that CUDA takes: `tensor.data =`.
 FRESH = Route("fresh", "cpu", "cpu")
-ON_CUDA = [Route("cpu-cuda", "cpu", "cuda:0"), Route("cuda-cpu", "cuda:0", "cpu")]
+ON_CUDA = [Route("cpu-cuda", "cpu", "cuda:0", "plain"), Route("cuda-cpu", "cuda:0", "cpu", "plain")]
 ROUTES = [TO_TWIN, FROM_TWIN, BETWEEN_TWINS, FRESH, *ON_CUDA]
 MIB = 1 << 20
 
@@ -508,7 +508,7 @@ def test_a_card_that_fills_up_after_planning_is_a_failure_that_changes_nothing(m
     filling = fill_card(leaving=100 * MIB)
     used = torch.cuda.memory_allocated()
     with pytest.raises(tm.MoveFailed) as caught:
-        tm.apply(plan)
+        tm.apply(plan, mover="plain")
     failed_for(torch.OutOfMemoryError)(caught.value)
     assert torch.cuda.memory_allocated() == used
     assert mover.alive() == 0

@@ -30,7 +30,7 @@ TO_TWIN = Route("cpu-twin", "cpu", "twin:0")
 FROM_TWIN = Route("twin-cpu", "twin:0", "cpu")
 # Fresh storages on the CPU take the way that CUDA takes: `tensor.data =`.
 FRESH = Route("fresh", "cpu", "cpu")
-ON_CUDA = [Route("cpu-cuda", "cpu", "cuda:0"), Route("cuda-cpu", "cuda:0", "cpu")]
+ON_CUDA = [Route("cpu-cuda", "cpu", "cuda:0", "plain"), Route("cuda-cpu", "cuda:0", "cpu", "plain")]
 MOMENTS = 100  # of each route
 
 on_every_route = pytest.mark.parametrize(

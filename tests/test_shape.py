@@ -20,7 +20,7 @@ LAYERS: list[set[str]] = [
     {"_records"},
     {"_stored", "_devices", "_graphs", "_shells", "_names", "_collector", "_interrupts", "_progress"},
     {"_storage"},
-    {"staging", "_blocks"},
+    {"staging", "_blocks", "_freeing"},
     {"readers", "movers", "_rules", "_digest", "_held"},
     {"_walk", "_places"},
     {"_survey", "_plan", "_apply", "_verify"},

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torchmove import _devices, _paths
 from torchmove._collector import without_collector
 from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError
+from torchmove._freeing import let_go
 from torchmove._held import OldStorages
 from torchmove._interrupts import HeldInterrupts
 from torchmove._records import Cargo, DeviceValue, Mover, Plan, Receipt, Repoint, Shell, Verdict, Windows
@@ -120,7 +121,7 @@ def _commit(plan: Plan, copies: _Copies, proof: Callable[[], Verdict | None]) ->
     undo: Undo = []
     with HeldInterrupts() as interrupts:
         try:
-            _rebind_all(plan, copies, undo)
+            old = _rebind_all(plan, copies, undo)
             _repoint_all(plan.repoints, undo)
             _settle(plan)
             verdict = proof()
@@ -132,6 +133,7 @@ def _commit(plan: Plan, copies: _Copies, proof: Callable[[], Verdict | None]) ->
             copies.copies.clear()
             _roll_back(plan, undo, error, "committing")
         undo.clear()
+        let_go(old)
     return verdict
 
 
@@ -152,19 +154,21 @@ def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoRe
 # ---------------------------------------------------------------- the steps of the commit
 
 
-def _rebind_all(plan: Plan, made: _Copies, undo: Undo) -> None:
+def _rebind_all(plan: Plan, made: _Copies, undo: Undo) -> list[Tensor]:
+    """Returns what the dense ones looked at before."""
     shells = _moving_shells(plan)
     swapped = shells or any(each.by_swap for each in made.rebindings)
     tensors = [*made.sources, *(each.tensor for each in made.rebindings), *(shell.tensor for shell in shells)]
     gradients = Gradients(tensors if swapped else ())
     undo.append(gradients.set)  # the first on the list is the last to run: both sides are back by then
-    rebind_dense(made.sources, made.copies, undo)
+    old = rebind_dense(made.sources, made.copies, undo)
     for each in made.rebindings:
         rebind(each, undo)
     # Parts have their new windows by now.
     for shell in shells:
         rebind(shell_rebinding(shell.tensor, shell.rebuild()), undo)
     gradients.set()
+    return old
 
 
 def _moving_shells(plan: Plan) -> list[Shell]:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, UntypedStorage
 from torch.nn.parameter import is_lazy
 
+from torchmove import _freeing
 from torchmove._paths import Path
 from torchmove._records import Held, Plan
 from torchmove._storage import Watch, held_elsewhere, storage_key
@@ -31,6 +32,7 @@ class OldStorages:
     def held(self) -> tuple[Held, ...]:
         alive = self._alive()
         if alive:
+            _freeing.wait()
             gc.collect()  # a cycle that nobody holds is not somebody
             alive = self._alive()
         holders = _holders({watch.storage for _, _, watch in alive}) if alive else {}

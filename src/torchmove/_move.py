@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from torchmove import _apply, _devices, _plan, _survey, _verify, movers
+from torchmove import _apply, _devices, _freeing, _plan, _survey, _verify, movers
 from torchmove._collector import without_collector
 from torchmove._digest import digests
 from torchmove._errors import MoveRefused, VerificationError
@@ -101,6 +101,7 @@ def _given(objects: Sequence[Any]) -> dict[str, Any]:
 def _planned(objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: Thoroughness) -> Plan:
     if verify not in ("quick", "bytes", "off"):
         raise ValueError(f"verify is 'quick', 'bytes' or 'off', not {verify!r}")
+    _freeing.wait()  # what is free is about to be counted
     made = plan_for(objects, _target(to), keep, _devices.free_bytes)
     if verify == "bytes" and made.ok:
         with plain_torch():

@@ -48,11 +48,12 @@ def rebind(each: Rebinding, undo: Undo) -> None:
         _rebind_data(each, undo)
 
 
-def rebind_dense(tensors: Sequence[Tensor], copies: Sequence[Tensor], undo: Undo) -> None:
-    """Make dense tensors look at their copies by `.data =`, all at once."""
+def rebind_dense(tensors: Sequence[Tensor], copies: Sequence[Tensor], undo: Undo) -> list[Tensor]:
+    """Make dense tensors look at their copies by `.data =`, all at once. Returns what they looked at before."""
     before = list(map(_get_data, tensors))
     undo.append(lambda: _set_all(tensors, before))
     _set_all(tensors, copies)
+    return before
 
 
 def _set_all(tensors: Sequence[Tensor], windows: Sequence[Tensor]) -> None:

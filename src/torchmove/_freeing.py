@@ -1,0 +1,42 @@
+"""Large old copies in host memory, given back in the background.
+
+The kernel takes longer to take gigabytes of small pages back than the link takes to carry them. The state does not need
+them any more, so nobody has to wait; except for the next move, which counts what is free.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from torchmove._storage import plain_torch
+
+_WORTH_BYTES = 256 << 20
+
+_thread: threading.Thread | None = None
+
+
+def let_go(old: list[Tensor]) -> None:
+    """Give back the memory behind tensors that nobody else needs; the list is empty afterwards."""
+    global _thread
+    large = [tensor for tensor in old if tensor.device.type == "cpu" and tensor.nbytes >= 1 << 20]
+    old.clear()
+    if sum(tensor.nbytes for tensor in large) < _WORTH_BYTES:
+        return
+    wait()
+    _thread = threading.Thread(target=_empty, args=(large,), name="torchmove freeing", daemon=True)
+    _thread.start()
+
+
+def wait() -> None:
+    """Until all that was let go has been given back."""
+    if _thread is not None:
+        _thread.join()
+
+
+def _empty(tensors: Sequence[Tensor]) -> None:
+    with plain_torch():
+        for tensor in tensors:
+            tensor.set_()  # type: ignore[call-overload]  # without Python's lock, unlike letting go of the object

@@ -1,0 +1,42 @@
+"""Large old copies in host memory are given back behind the caller's back, and counted before the next move."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import nn
+
+import torchmove as tm
+from torchmove import _freeing, _move
+from torchmove.testing import refresh
+
+
+def test_large_old_memory_is_given_back_and_nothing_else_is_touched(monkeypatch):
+    monkeypatch.setattr(_freeing, "_WORTH_BYTES", 1)
+    model = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1000), nn.Linear(3, 3))
+    kept = model[1].weight.data  # somebody else looks at this one
+    expected = [parameter.detach().clone() for parameter in model.parameters()]
+    receipt = refresh(model)
+    _freeing.wait()
+    assert [str(held.path) for held in receipt.held] == ["model[1].weight"]
+    assert torch.equal(kept, expected[2])
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected, strict=True))
+
+
+def test_a_later_move_waits_until_it_is_done(monkeypatch):
+    order = []
+    monkeypatch.setattr(_freeing, "_thread", threading.Thread(target=lambda: order.append("given back")))
+    _freeing._thread.start()
+    real = _move.plan_for
+    monkeypatch.setattr(_move, "plan_for", lambda *given: order.append("planned") or real(*given))
+    tm.move(nn.Linear(2, 2), to="cpu")
+    assert order == ["given back", "planned"]
+
+
+def test_little_is_given_back_at_once(monkeypatch):
+    monkeypatch.setattr(_freeing, "_thread", None)
+    old = [torch.ones(3)]
+    _freeing.let_go(old)
+    assert old == []
+    assert _freeing._thread is None
