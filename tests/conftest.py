@@ -11,7 +11,10 @@ A route takes a state from one place to another and back. Tests that take the `r
 
 from __future__ import annotations
 
+import fcntl
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +75,17 @@ def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ro
     if request.param.name == "pieces":
         monkeypatch.setattr(staged, "_SMALL_BYTES", 0)
     return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def _share_of_the_card(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests on one GPU run side by side; one that fills it (`whole_card`) runs while no other does."""
+    if not request.node.get_closest_marker("cuda"):
+        yield
+        return
+    with (Path(tempfile.gettempdir()) / "torchmove-card.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if request.node.get_closest_marker("whole_card") else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture

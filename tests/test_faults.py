@@ -499,6 +499,7 @@ def fill_card(leaving: int) -> list[Tensor]:
 
 
 @pytest.mark.cuda
+@pytest.mark.whole_card
 def test_a_card_that_fills_up_after_planning_is_a_failure_that_changes_nothing(mover):
     """There is room for the first of four large tensors, and for no more."""
     state = hostile()

@@ -388,6 +388,7 @@ def fill_card(leaving: int) -> list[Tensor]:
 
 
 @on_cuda
+@pytest.mark.whole_card
 def test_a_card_with_half_the_room_is_refused_and_room_lost_later_is_rolled_back():
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(32)))
