@@ -193,9 +193,20 @@ def test_where_memory_cannot_be_locked_the_plain_mover_is_taken(no_ring, monkeyp
     monkeypatch.setattr(pages, "_lock", refuse)
     state = large_state()
     receipt = tm.move(state, to="cuda:0")
-    assert (receipt.mover, receipt.why) == ("plain", "the driver refused to page-lock 96 MiB (error 2)")
+    assert receipt.mover == "plain"
+    assert receipt.why == "no ring of page-locked memory: the driver refused to page-lock 96 MiB (error 2)"
     with pytest.raises(tm.MoveRefused, match="refused to page-lock"):
         tm.move(state, to="cpu", mover="staged")
+
+
+@on_cuda
+def test_a_ring_that_cannot_be_made_leaves_nothing_locked_and_can_be_made_later(no_ring, monkeypatch):
+    threads, state = threading.active_count(), large_state()
+    with monkeypatch.context() as patch:
+        trap(patch, Piece, "slot_to_device", 1, torch.OutOfMemoryError("the card is full"))
+        assert tm.move(state, to="cuda:0").why == "no ring of page-locked memory: the card is full"
+    assert threading.active_count() == threads
+    assert tm.move(state, to="cpu").mover == "staged"
 
 
 @on_cuda
@@ -314,6 +325,7 @@ STEPS = [
 @pytest.mark.parametrize(("home", "owner", "name"), STEPS, ids=lambda part: getattr(part, "__name__", part))
 def test_a_fault_in_the_ring_changes_nothing(home, owner, name, at, monkeypatch):
     state = mixed_state()
+    staging.ring(torch.device("cuda:0"))
     tm.move(state, to=home)
     before = {key: (tensor.data_ptr(), bits(tensor)) for key, tensor in state.items()}
     used = torch.cuda.memory_allocated()

@@ -70,7 +70,7 @@ def unfit(moves: Sequence[Move]) -> str:
         return "nothing moves between cpu and cuda"
     try:
         staging.ring(_device_of(moves))
-    except staging.CannotLock as error:
+    except staging.NoRing as error:
         return str(error)
     return ""
 

@@ -14,14 +14,14 @@ page faults of fresh memory side by side.
 from __future__ import annotations
 
 from torchmove.staging.bundles import Bundle, Lane, bundled, to_device, to_host
-from torchmove.staging.pages import CannotLock, ask_for_huge_pages
+from torchmove.staging.pages import ask_for_huge_pages
 from torchmove.staging.pieces import Piece
-from torchmove.staging.traffic import Ring, is_ready, release, ring
+from torchmove.staging.traffic import NoRing, Ring, is_ready, release, ring
 
 __all__ = [
     "Bundle",
-    "CannotLock",
     "Lane",
+    "NoRing",
     "Piece",
     "Ring",
     "ask_for_huge_pages",

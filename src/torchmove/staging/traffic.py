@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torchmove._interrupts import HeldInterrupts
 from torchmove._storage import plain_torch
-from torchmove.staging.pages import Locked
+from torchmove.staging.pages import CannotLock, Locked
 from torchmove.staging.pieces import Piece
 from torchmove.staging.workers import Done, Workers, cores
 
@@ -43,22 +43,28 @@ class Cancelled(Exception):
     """The one who waited for the traffic waits no longer."""
 
 
+class NoRing(Exception):
+    """It could not be made here; says why."""
+
+
 class Ring:
     def __init__(self, device: torch.device) -> None:
         self.workers = Workers(min(cores(), _MOST_WORKERS))
+        self.slot_bytes = 0
+        self.slots: tuple[Tensor, ...] = ()
+        self._memory: Locked | None = None
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._lock = threading.Lock()  # one traffic at a time
         self._closed = False
         try:
             self._memory = Locked(max(4, len(self.workers)) * _BYTES_PER_WORKER)
+            self.cut(min(_CANDIDATES, key=partial(self.try_out, device)))
         except BaseException:
-            self.workers.stop()
+            self.close()
             raise
-        self.slot_bytes = 0
-        self.slots: tuple[Tensor, ...] = ()
-        self.cut(min(_CANDIDATES, key=partial(self.try_out, device)))
 
     def cut(self, slot_bytes: int) -> None:
+        assert self._memory is not None
         self.slot_bytes = slot_bytes
         self.slots = self._memory.bytes.split(slot_bytes)  # type: ignore[no-untyped-call]
 
@@ -99,7 +105,8 @@ class Ring:
         with self._lock:
             self._closed = True
             self.workers.stop()
-            self._memory.unlock()
+            if self._memory is not None:
+                self._memory.unlock()
 
 
 class _Traffic:
@@ -219,11 +226,14 @@ _making = threading.Lock()
 
 
 def ring(device: torch.device) -> Ring:
-    """The ring of this process, made if there is none. Raises CannotLock."""
+    """The ring of this process, made if there is none. Raises NoRing."""
     global _ring
     with _making:
         if _ring is None:
-            _ring = Ring(device)
+            try:
+                _ring = Ring(device)
+            except (CannotLock, RuntimeError, MemoryError) as error:
+                raise NoRing(f"no ring of page-locked memory: {str(error).splitlines()[0]}") from error
         return _ring
 
 
