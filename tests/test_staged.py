@@ -171,9 +171,13 @@ def test_there_is_no_such_mover():
 @on_cuda
 def test_the_mover_is_chosen_by_size():
     tm.release()
+    state = large_state()
     assert tm.move(small_state(), to="cuda:0").why == "too little to be staged"
-    receipt = tm.move(large_state(), to="cuda:0")
+    assert tm.move(state, to="cuda:0").why == "too little to be staged"
+    # Back into fresh memory, staging is worth it sooner; and the ring is there from then on.
+    receipt = tm.move(state, to="cpu")
     assert (receipt.mover, receipt.why) == ("staged", "between cpu and cuda")
+    assert tm.move(state, to="cuda:0").mover == "staged"
     assert tm.move(small_state(), to="cuda:0").mover == "plain"
     assert tm.move(large_state(), to="cuda:0", mover="plain").mover == "plain"
 
@@ -192,11 +196,12 @@ def test_where_memory_cannot_be_locked_the_plain_mover_is_taken(no_ring, monkeyp
 
     monkeypatch.setattr(pages, "_lock", refuse)
     state = large_state()
-    receipt = tm.move(state, to="cuda:0")
+    tm.move(state, to="cuda:0")
+    receipt = tm.move(state, to="cpu")
     assert receipt.mover == "plain"
     assert receipt.why == "no ring of page-locked memory: the driver refused to page-lock 96 MiB (error 2)"
     with pytest.raises(tm.MoveRefused, match="refused to page-lock"):
-        tm.move(state, to="cpu", mover="staged")
+        tm.move(state, to="cuda:0", mover="staged")
 
 
 @on_cuda
@@ -204,9 +209,10 @@ def test_a_ring_that_cannot_be_made_leaves_nothing_locked_and_can_be_made_later(
     threads, state = threading.active_count(), large_state()
     with monkeypatch.context() as patch:
         trap(patch, Piece, "slot_to_device", 1, torch.OutOfMemoryError("the card is full"))
-        assert tm.move(state, to="cuda:0").why == "no ring of page-locked memory: the card is full"
+        with pytest.raises(tm.MoveRefused, match="no ring of page-locked memory: the card is full"):
+            tm.move(state, to="cuda:0", mover="staged")
     assert threading.active_count() == threads
-    assert tm.move(state, to="cpu").mover == "staged"
+    assert tm.move(state, to="cuda:0", mover="staged").mover == "staged"
 
 
 @on_cuda
@@ -228,7 +234,7 @@ def test_release_gives_threads_and_memory_back_and_a_later_move_makes_them_anew(
     threads = threading.active_count()
     for _ in range(3):
         state = large_state()
-        tm.move(state, to="cuda:0")
+        tm.move(state, to="cuda:0", mover="staged")
         assert threading.active_count() > threads
         tm.release()
         tm.release()
@@ -238,8 +244,8 @@ def test_release_gives_threads_and_memory_back_and_a_later_move_makes_them_anew(
 
 @on_cuda
 def test_moves_in_many_threads_do_not_meet():
-    states = [large_state() for _ in range(6)]
-    expected = bits(states[0]["3"])
+    states = [mixed_state() for _ in range(6)]
+    expected = {name: bits(tensor) for name, tensor in states[0].items()}
 
     def work(state: dict[str, Tensor]) -> None:
         for target in ("cuda:0", "cpu", "cuda:0"):
@@ -250,11 +256,30 @@ def test_moves_in_many_threads_do_not_meet():
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(torch.equal(bits(state["3"]), expected) for state in states)
+    for state in states:
+        assert [name for name, tensor in state.items() if not torch.equal(bits(tensor), expected[name])] == []
+
+
+@on_cuda
+def test_a_default_device_changes_nothing(no_ring):
+    expected = large_state()
+    with torch.device("cuda:0"):
+        state = {name: tensor.clone() for name, tensor in expected.items()}
+        tm.move(state, to="cuda:0", mover="staged")
+        tm.move(state, to="cpu", mover="staged")
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+PREPARED = """
+import os, torch, torchmove as tm
+state = [torch.ones(1 << 20) for _ in range(40)]
+def there(): tm.move(state, to="cuda", mover="staged")
+def back(): tm.move(state, to="cpu", mover="staged")
+"""
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    code = "import os, torch, torchmove as tm\nstate = [torch.ones(1 << 20) for _ in range(40)]\n" + code
+    code = PREPARED + code
     # Forking a process with threads is what Python warns of.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
@@ -264,11 +289,11 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "code",
     [
-        "tm.move(state, to='cuda')",
-        "tm.move(state, to='cuda'); tm.release()",
-        "tm.move(state, to='cuda'); tm.move(state, to='cpu'); raise SystemExit",
-        "os.sched_setaffinity(0, {0, 1}); tm.move(state, to='cuda'); tm.move(state, to='cpu')",
-        "os.sched_setaffinity(0, {0}); torch.set_num_threads(1); tm.move(state, to='cuda'); tm.move(state, to='cpu')",
+        "there()",
+        "there(); tm.release()",
+        "there(); back(); raise SystemExit",
+        "os.sched_setaffinity(0, {0, 1}); there(); back()",
+        "os.sched_setaffinity(0, {0}); torch.set_num_threads(1); there(); back()",
     ],
 )
 def test_the_interpreter_ends_quietly(code):
@@ -280,7 +305,7 @@ def test_the_interpreter_ends_quietly(code):
 def test_a_forked_child_has_no_ring_and_leaves_its_parents_alone():
     ended = run_python(
         "from torchmove import staging\n"
-        "tm.move(state, to='cuda')\n"
+        "there()\n"
         "child = os.fork()\n"
         "if child == 0:\n"
         "    assert not staging.is_ready()\n"
@@ -288,7 +313,7 @@ def test_a_forked_child_has_no_ring_and_leaves_its_parents_alone():
         "    tm.testing.refresh([torch.ones(3)]) if hasattr(tm, 'testing') else None\n"
         "    os._exit(7)\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
-        "tm.move(state, to='cpu', mover='staged')\n"
+        "back()\n"
         "assert all(bool((each == 1).all()) for each in state)\n"
     )
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -27,7 +27,7 @@ def copy_block(cargo: Cargo) -> Tensor:
 
 def _copy_typed(cargo: Cargo, places: Sequence[tuple[int, int, int]], size: int) -> Tensor:
     """For a device without storages: the same bytes as a flat tensor of the windows' dtype."""
-    gathered = torch.zeros(-(-size // 16) * 16, dtype=torch.uint8)
+    gathered = torch.zeros(-(-size // 16) * 16, dtype=torch.uint8, device="cpu")
     for start, stop, begin in places:
         gathered[begin : begin + stop - start].copy_(bytes_of(cargo.source, start, stop))
     return gathered.view(cargo.source.dtype).to(cargo.target)

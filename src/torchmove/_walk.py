@@ -249,7 +249,7 @@ _NOWHERE = _paths.root("...")
 _make_stair = partial(tuple.__new__, _Stair)
 _requires_grad, _grad = attrgetter("requires_grad"), attrgetter("grad")
 # What the collector sees behind a tensor that carries nothing: its type.
-_BARE = len(gc.get_referents(torch.empty(0)))
+_BARE = len(gc.get_referents(torch.empty(0, device="cpu")))
 
 
 def _hung_on(tensor: Tensor, besides: tuple[Tensor, ...] = ()) -> Iterator[Child]:

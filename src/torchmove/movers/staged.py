@@ -31,8 +31,9 @@ class _Worth(NamedTuple):
     blocks: int
 
 
-# Making the ring takes as long as moving so much without it.
-_FIRST = _Worth(64 << 20, 2000)
+# Making the ring takes as long as moving so much without it: to the device, and, slower, into fresh host memory.
+_FIRST_UP = _Worth(256 << 20, 5000)
+_FIRST_DOWN = _Worth(64 << 20, 5000)
 _LATER = _Worth(4 << 20, 100)
 
 
@@ -77,7 +78,8 @@ def unfit(moves: Sequence[Move]) -> str:
 
 def worth(moves: Sequence[Move]) -> bool:
     """Would staging be the faster way?"""
-    least = _LATER if staging.is_ready() else _FIRST
+    is_up = any(move.target.type == "cuda" for move in moves)
+    least = _LATER if staging.is_ready() else _FIRST_UP if is_up else _FIRST_DOWN
     return len(moves) >= least.blocks or sum(move.block.nbytes for move in moves) >= least.nbytes
 
 
@@ -122,7 +124,9 @@ class _Way:
         if large:
             carry = self.ring.to_device if self.is_up else self.ring.to_host
             carry(self.pieces(large), self.stream, self.advance)
-        self.carry_bundles(small)
+        if small:
+            with self.ring.held():
+                self.carry_bundles(small)
 
     # ------------------------------------------------------------ small blocks
 

@@ -31,7 +31,7 @@ class Locked:
     """Host memory that is page-locked until it is let go."""
 
     def __init__(self, nbytes: int) -> None:
-        owner = torch.empty(nbytes + HUGE_PAGE, dtype=torch.uint8)
+        owner = torch.empty(nbytes + HUGE_PAGE, dtype=torch.uint8, device="cpu")
         ask_for_huge_pages(owner)
         start = -owner.data_ptr() % HUGE_PAGE
         self.bytes = owner[start : start + nbytes].zero_()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -31,7 +32,7 @@ _MIB = 1 << 20
 _MOST_WORKERS = 16
 _BYTES_PER_WORKER = 6 * _MIB
 _CANDIDATES = (2 * _MIB, 4 * _MIB, 8 * _MIB)
-_TRIAL_BYTES = 64 * _MIB
+_TRIAL_BYTES, _TRIAL_TURNS = 16 * _MIB, 3
 
 
 class Slot(NamedTuple):
@@ -54,11 +55,11 @@ class Ring:
         self.slots: tuple[Tensor, ...] = ()
         self._memory: Locked | None = None
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._lock = threading.Lock()  # one traffic at a time
+        self._lock = threading.Lock()
         self._closed = False
         try:
             self._memory = Locked(max(4, len(self.workers)) * _BYTES_PER_WORKER)
-            self.cut(min(_CANDIDATES, key=partial(self.try_out, device)))
+            self.cut(self.best_slot_bytes(device))
         except BaseException:
             self.close()
             raise
@@ -68,15 +69,18 @@ class Ring:
         self.slot_bytes = slot_bytes
         self.slots = self._memory.bytes.split(slot_bytes)  # type: ignore[no-untyped-call]
 
-    def try_out(self, device: torch.device, slot_bytes: int) -> float:
-        """Seconds that some bytes take to the device through slots of a size."""
+    def best_slot_bytes(self, device: torch.device) -> int:
+        """By trial: which size carries some bytes to the device in the least time?"""
+        host = torch.ones(_TRIAL_BYTES, dtype=torch.uint8, device="cpu")
+        away = torch.empty(_TRIAL_BYTES, dtype=torch.uint8, device=device)
+        return min(_CANDIDATES, key=lambda slot_bytes: self.try_out(host, away, slot_bytes))
+
+    def try_out(self, host: Tensor, away: Tensor, slot_bytes: int) -> float:
         self.cut(slot_bytes)
-        host = torch.ones(_TRIAL_BYTES // 4, dtype=torch.uint8)
-        away = torch.empty(_TRIAL_BYTES // 4, dtype=torch.uint8, device=device)
         parts = away.split(slot_bytes)  # type: ignore[no-untyped-call]
         pieces = [Piece(host, host.data_ptr() + at * slot_bytes, part, part.nbytes) for at, part in enumerate(parts)]
         began = time.perf_counter()
-        self.to_device(pieces * 4, self.stream(device), lambda _: None)
+        self.to_device(pieces * _TRIAL_TURNS, self.stream(away.device), lambda _: None)
         return time.perf_counter() - began
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
@@ -96,15 +100,24 @@ class Ring:
         self._run(traffic.to_host, traffic)
 
     def _run(self, work: Callable[[], None], traffic: _Traffic) -> None:
+        with self.held():
+            _drive(work, traffic)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else uses the slots meanwhile."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("tm.release() gave the ring back while a move was under way: move again")
-            _drive(work, traffic)
+            yield
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self.workers.stop()
+            with suppress(RuntimeError):  # a card that has failed copies nothing any more
+                for device in self._streams:
+                    torch.cuda.synchronize(device)
             if self._memory is not None:
                 self._memory.unlock()
 
