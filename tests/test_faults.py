@@ -251,7 +251,7 @@ def test_a_fault_at_any_allocation_of_the_proof_changes_nothing(route, special, 
         twin.fail_at(0)
 
     failed = ordeal(state, route, mover, attempt, failed_for(torch.OutOfMemoryError))
-    assert failed > 2 * len(mover.made)
+    assert failed > len(mover.made) + 20  # one for each copy, and those of the digests
 
 
 # ---------------------------------------------------------------- at each step

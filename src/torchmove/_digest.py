@@ -1,7 +1,14 @@
-"""A digest of a tensor's bytes, computed where the tensor is, the same on every device."""
+"""Digests of what tensors show, computed where they are, the same on every device.
+
+A digest is two sums over the elements, taken as integers and modulo 2**64: a plain one, which finds any single change,
+and one weighted by position, which finds what has changed places. A large tensor is summed as a matrix, by rows and by
+columns: the weights belong to those few sums, and the bytes are read at the speed of memory. Small ones are summed many
+at a time. Nothing is waited for before the end.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -10,36 +17,106 @@ from torch import Tensor
 from torchmove._records import Digest, Slot
 from torchmove._storage import windows_of
 
-# Words at a time: the weights and products of a chunk are the only memory that a digest needs.
-_CHUNK_WORDS = 1 << 20
-_WORD_BYTES = 8
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
+_COLUMNS = 4096
+_SMALL = 16 * _COLUMNS  # elements
+_AT_ONCE = 1 << 20
+_MIX = -7046029254386353131  # 2**64 divided by the golden ratio: weights of rows and columns do not meet
 
 
 def digests(slots: Sequence[Slot]) -> tuple[Digest, ...]:
     """The digest of each slot; two windows that are the same are read once."""
-    known: dict[object, Digest] = {}
-    result = []
+    sums = _Sums()
     for slot, *window in zip(slots, *windows_of(slots), strict=True):
-        key = (slot.storage, *window)
-        if key not in known:
-            known[key] = digest(slot.tensor)
-        result.append(known[key])
-    return tuple(result)
+        sums.add((slot.storage, *window), slot.tensor)
+    return sums.all()
 
 
-def digest(tensor: Tensor) -> Digest:
-    """Two sums over the 64-bit words of what the tensor shows, one of them weighted by position, both modulo 2**64."""
-    words = _words(tensor)
-    total = weighted = 0
-    for start in range(0, words.numel(), _CHUNK_WORDS):
-        chunk = words[start : start + _CHUNK_WORDS]
-        weights = torch.arange(start, start + chunk.numel(), dtype=torch.int64, device=chunk.device) * 2 + 1
-        total += int(chunk.sum())
-        weighted += int((chunk * weights).sum())
-    return total % 2**64, weighted % 2**64
+class _Sums:
+    """Digests on their way: small tensors are gathered, and no device is asked for a number before the end."""
+
+    def __init__(self) -> None:
+        self.order: list[object] = []
+        self.waiting: defaultdict[tuple[torch.device, torch.dtype], dict[object, Tensor]] = defaultdict(dict)
+        self.waiting_elements: defaultdict[tuple[torch.device, torch.dtype], int] = defaultdict(int)
+        self.made: list[tuple[list[object], Tensor]] = []  # keys, and their digests as rows
+        self.seen: set[object] = set()
+
+    def add(self, key: object, tensor: Tensor) -> None:
+        self.order.append(key)
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        bits = _bits(tensor)
+        if bits.numel() > _SMALL:
+            self.made.append(([key], _large(bits)))
+            return
+        kind = (bits.device, bits.dtype)
+        self.waiting[kind][key] = bits
+        self.waiting_elements[kind] += bits.numel()
+        if self.waiting_elements[kind] > _AT_ONCE:
+            self.sum_up(kind)
+
+    def sum_up(self, kind: tuple[torch.device, torch.dtype]) -> None:
+        waiting = self.waiting.pop(kind)
+        self.waiting_elements.pop(kind)
+        self.made.append((list(waiting), _small(list(waiting.values()))))
+
+    def all(self) -> tuple[Digest, ...]:
+        for kind in list(self.waiting):
+            self.sum_up(kind)
+        known: dict[object, Digest] = {}
+        for keys, rows in self.made:
+            known.update(zip(keys, map(tuple, rows.tolist()), strict=True))
+        return tuple([known[key] for key in self.order])
 
 
-def _words(tensor: Tensor) -> Tensor:
+def _large(bits: Tensor) -> Tensor:
+    """One row: the digest of a flat tensor."""
+    words, rest = _words(bits)
+    rows = words.numel() // _COLUMNS
+    matrix, rest = words[: rows * _COLUMNS].view(rows, _COLUMNS), torch.cat([words[rows * _COLUMNS :], rest])
+    by_row, by_column = matrix.sum(1), matrix.sum(0)
+    weighted = (by_row * _odd(by_row)).sum() + (by_column * _odd(by_column) * _MIX).sum()
+    weighted += (rest * (_odd(rest) + 2 * rows) * _MIX).sum()
+    return torch.stack([by_row.sum() + rest.sum(), weighted]).unsqueeze(0)
+
+
+def _words(bits: Tensor) -> tuple[Tensor, Tensor]:
+    """A flat tensor by words of 64 bits, which are summed fastest; and the few elements behind the last whole word."""
+    each = torch.int64.itemsize // bits.itemsize
+    whole = bits.numel() // each * each
+    aligned = bits[:whole] if bits.data_ptr() % torch.int64.itemsize == 0 else bits[:whole].clone()
+    if aligned.storage_offset() % each:
+        aligned = aligned.clone()
+    return aligned.view(torch.int64), bits[whole:].long()
+
+
+def _small(several: list[Tensor]) -> Tensor:
+    """A row for each: the digests of flat tensors of one dtype."""
+    device = several[0].device
+    counts = torch.tensor([each.numel() for each in several], device="cpu")
+    ends = counts.cumsum(0)
+    owner = torch.repeat_interleave(torch.arange(len(several), device="cpu"), counts).to(device)
+    starts, ends = (ends - counts).to(device), ends.to(device)
+    values = torch.cat(several).long()
+    places = torch.arange(len(values), device=device) - starts[owner]
+    return torch.stack([_between(values, starts, ends), _between(values * (2 * places + 1), starts, ends)], dim=1)
+
+
+def _between(values: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
+    """The sums from each start to its end."""
+    running = torch.cat([values.new_zeros(1), values.cumsum(0)])
+    return running[ends] - running[starts]
+
+
+def _odd(like: Tensor) -> Tensor:
+    """1, 3, 5, ... as many as there are elements."""
+    return torch.arange(like.numel(), device=like.device) * 2 + 1
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """What a tensor shows, in a row, as integers."""
     data = tensor.data
     if data.device.type in ("lazy", "xla") or data.is_nested or data.is_quantized or data.layout is not torch.strided:
         data = _readable(data)
@@ -48,12 +125,8 @@ def _words(tensor: Tensor) -> Tensor:
         if step == 0 and data.size(dimension) > 1:
             data = data.narrow(dimension, 0, 1)
     data = data.resolve_conj().resolve_neg().contiguous()
-    # A single element counts as contiguous whatever its stride, but bytes can be seen only where that is 1.
-    data = data.as_strided((data.numel(),), (1,)).view(torch.uint8)
-    short = -data.numel() % _WORD_BYTES
-    if short or data.storage_offset() % _WORD_BYTES:
-        data = torch.cat([data, data.new_zeros(short)])
-    return data.view(torch.int64)
+    # A single element counts as contiguous whatever its stride, but bits can be seen only where that is 1.
+    return data.as_strided((data.numel(),), (1,)).view(_BITS[data.dtype.itemsize])
 
 
 def _readable(data: Tensor) -> Tensor:

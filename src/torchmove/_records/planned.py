@@ -154,7 +154,7 @@ class Plan(Reported):
         }
 
 
-# The digest of a tensor's bytes: two sums over its 64-bit words, one of them weighted by position.
+# The digest of what a tensor shows: two sums over its elements, one of them weighted by position.
 Digest = tuple[int, int]
 
 
