@@ -621,7 +621,6 @@ def test_a_gradient_of_another_dtype_than_its_parameter_moves_along(twin):
     assert model.weight.grad_dtype is model.bias.grad_dtype is torch.float32
 
 
-@pytest.mark.xfail(reason="undoing sets the gradients again, which raises once more: the error is not the move's own")
 def test_a_gradient_that_torch_would_not_take_again_moves_along_or_fails_properly(twin):
     """`.data =` has made the parameter a double under its gradient."""
     model = nn.Linear(2, 2)

@@ -84,10 +84,9 @@ def _the_same_every_time(monkeypatch) -> Iterator[None]:
     """Two runs of one training on a GPU differ in the last bits, unless asked not to."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ":4096:8"))
     torch.use_deterministic_algorithms(True)
-    benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
-    yield
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        yield
     torch.use_deterministic_algorithms(False)
-    torch.backends.cudnn.benchmark = benchmark
 
 
 def goes_on(make: Callable[[str], Any], size: str, home: str, away: str, mover: str) -> None:

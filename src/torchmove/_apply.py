@@ -62,11 +62,10 @@ def apply(plan: Plan, mover: Mover, *, why: str, began: float, advance: Advance,
         old, windows = OldStorages(plan), windows_of(plan.inventory.slots)
         copies = _copy(plan, windows, mover, advance)
         verdict = _commit(plan, copies, lambda: proof(windows))
-        seconds = time.perf_counter() - began
         # From here on nothing of ours holds the old storages: what is still alive is held by others.
         del copies
-        held = old.held()
-        return Receipt(plan.archived(), mover.name, why, seconds, held, windows, verdict)
+        held, archived = old.held(), plan.archived()
+        return Receipt(archived, mover.name, why, time.perf_counter() - began, held, windows, verdict)
 
 
 def _copy(plan: Plan, windows: Windows, mover: Mover, advance: Advance) -> _Copies:
@@ -89,12 +88,12 @@ def _sort(plan: Plan, windows: Windows, cargo: Sequence[Cargo], copied: Sequence
     slots, strides = plan.inventory.slots, windows.strides
     allowed: dict[tuple[int, int], bool] = {}
     others: list[tuple[Cargo, Tensor]] = []
-    for each, copy, stride in zip(cargo, copied, map(Tensor.stride, copied), strict=True):
+    for each, copy in zip(cargo, copied, strict=True):
         source, (indices, home, _, _), target, dense = each
         way = (id(home), id(target))
         if way not in allowed:
             allowed[way] = can_rebind_dense(each, copy)
-        if dense and allowed[way] and stride == strides[indices[0]]:
+        if dense and allowed[way] and copy.stride() == strides[indices[0]]:
             made.sources.append(source)
             made.copies.append(copy)
         else:
@@ -138,17 +137,27 @@ def _commit(plan: Plan, copies: _Copies, proof: Callable[[], Verdict | None]) ->
 
 
 def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoReturn:
-    for step in reversed(undo):
-        step()
+    failed = [failure for failure in map(_failure_of, reversed(undo)) if failure]
     undo.clear()
     # The frames that failed still hold the copies; the error outlives them.
     traceback.clear_frames(error.__traceback__)
     with suppress(Exception):  # a card that has failed fails here too; what matters is the first error
         for device in {move.target for move in plan.moves}:
             _devices.give_back_cache(device)
+    if failed:
+        raise MoveFailed(stage, f"{type(error).__name__}: {error}", not_undone=failed[0]) from error
     if isinstance(error, Exception) and not isinstance(error, TorchmoveError):
         raise MoveFailed(stage, f"{type(error).__name__}: {error}") from error
     raise error
+
+
+def _failure_of(step: Callable[[], None]) -> str:
+    """What a step says that could not be undone. The others are undone all the same."""
+    try:
+        step()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 # ---------------------------------------------------------------- the steps of the commit

@@ -30,11 +30,17 @@ class MoveRefused(TorchmoveError):
 
 
 class MoveFailed(TorchmoveError):
-    """The move broke off and was rolled back: the state is as it was, bit for bit."""
+    """The move broke off and was rolled back: the state is as it was, bit for bit.
 
-    def __init__(self, stage: str, why: str) -> None:
-        self.stage = stage
-        super().__init__(f"the move failed while {stage} and was rolled back, nothing has changed: {why}")
+    Unless something stood in the way of that too: then `not_undone` says what, and the state must not be used further.
+    """
+
+    def __init__(self, stage: str, why: str, *, not_undone: str = "") -> None:
+        self.stage, self.not_undone = stage, not_undone
+        end = "and was rolled back, nothing has changed"
+        if not_undone:
+            end = f"and could not be rolled back ({not_undone}): part of the state may have moved, load it again"
+        super().__init__(f"the move failed while {stage} {end}: {why}")
 
 
 class VerificationError(TorchmoveError):

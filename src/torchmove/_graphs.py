@@ -6,11 +6,12 @@ saved and will never run again. Only a graph that still can run stands in the wa
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
+
+from torchmove._everything import everything_of
 
 # A graph ends at a parameter in a node of this kind; the node holds the parameter.
 _LEAF_NODE = "AccumulateGrad"
@@ -27,7 +28,7 @@ def in_live_graphs(leaves: Sequence[Tensor], *, besides: Iterable[Tensor] = ()) 
 
 
 def _ends_of_graphs(besides: set[int]) -> list[Any]:
-    tensors = (each for each in gc.get_objects() if issubclass(type(each), Tensor) and id(each) not in besides)
+    tensors = (each for each in everything_of(Tensor) if id(each) not in besides)
     return [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
 
 

@@ -6,6 +6,7 @@ import gc
 import types
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import compress
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, UntypedStorage
 from torch.nn.parameter import is_lazy
 
 from torchmove import _freeing
+from torchmove._everything import everything_of
 from torchmove._paths import Path
 from torchmove._records import Held, Plan
 from torchmove._storage import Watch, held_elsewhere, storage_key
@@ -35,7 +37,9 @@ class OldStorages:
             _freeing.wait()
             gc.collect()  # a cycle that nobody holds is not somebody
             alive = self._alive()
-        holders = _holders({watch.storage for _, _, watch in alive}) if alive else {}
+        holders: dict[int, list[str]] = {}
+        with suppress(Exception):  # the state is where it should be; who else holds what is a help, no more
+            holders = _holders({watch.storage for _, _, watch in alive}) if alive else {}
         return tuple(
             Held(path, size, "; ".join(holders.get(watch.storage, ())) or "something that Python cannot see")
             for path, size, watch in alive
@@ -47,13 +51,20 @@ class OldStorages:
 
 def _holders(storages: set[int]) -> dict[int, list[str]]:
     found: defaultdict[int, list[str]] = defaultdict(list)
-    everything = gc.get_objects()
-    for each in everything:
-        if issubclass(type(each), (Tensor, UntypedStorage)):
+    for kind in (Tensor, UntypedStorage):
+        # Python keeps the object of a storage for the tensors' sake: it is somebody only where no tensor is.
+        searched = storages - found.keys()
+        everything: list[Any] = everything_of(kind)
+        for each in everything:
             key = storage_key(each)
-            if key in storages:
-                found[key] += [f"{_name(each)}{place}" for place in _places(each, besides=everything)]
+            if key in searched:
+                # Who holds it is a search through all memory; a few of them tell enough.
+                places = _places(each, everything) if len(found) < _MOST_SEARCHED else [""]
+                found[key] += [f"{_name(each)}{place}" for place in places]
     return found
+
+
+_MOST_SEARCHED = 3
 
 
 def _name(each: Any) -> str:
@@ -62,16 +73,18 @@ def _name(each: Any) -> str:
     return "a tensor" if is_lazy(each) or each.is_nested else f"a tensor of shape {tuple(each.shape)}"
 
 
-def _places(each: Any, *, besides: list[Any]) -> Iterator[str]:
-    holders = (holder for holder in gc.get_referrers(each) if holder is not besides)
-    referrers = [holder for holder in holders if isinstance(holder, (dict, list, tuple))]
-    for holder in referrers:
+def _places(each: Any, besides: list[Any]) -> Iterator[str]:
+    """In words. Reads what is stored, and runs no code of those who store it."""
+    known = False
+    for holder in gc.get_referrers(each):
         if isinstance(holder, dict):
-            keys = [key for key, value in holder.items() if value is each]
-            yield from (f" under {key!r} in {_owner(holder)}" for key in keys if isinstance(key, (str, int)))
-        else:
+            keys = [key for key, value in dict.items(holder) if value is each and type(key) in (str, int)]
+            yield from (f" under {key!r} in {_owner(holder)}" for key in keys)
+            known = known or bool(keys)
+        elif isinstance(holder, (list, tuple)) and holder is not besides:
             yield f" in {type(holder).__name__} of {len(holder)}"
-    if not referrers:
+            known = True
+    if not known:
         yield " in a local variable or a graph"
 
 
@@ -80,6 +93,7 @@ def _owner(holder: dict[Any, Any]) -> str:
     for owner in gc.get_referrers(holder):
         if isinstance(owner, types.ModuleType):
             return f"module {owner.__name__}"
-        if getattr(owner, "__dict__", None) is holder:
-            return f"a {type(owner).__name__}"
+        with suppress(Exception):  # a class may have its own idea of a __dict__
+            if object.__getattribute__(owner, "__dict__") is holder:
+                return f"a {type(owner).__name__}"
     return f"{type(holder).__name__} of {len(holder)}"

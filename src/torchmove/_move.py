@@ -111,7 +111,7 @@ def _planned(objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: T
 
 def plan_for(objects: dict[str, Any], target: torch.device, keep: Sequence[Any], free_bytes: _plan.FreeBytes) -> Plan:
     """Survey and plan: all that happens before a device is touched."""
-    with without_collector():
+    with plain_torch(), without_collector():
         inventory = _survey.survey(objects)
         return _plan.plan(inventory, target, keep=_keep(objects, keep), free_bytes=free_bytes)
 

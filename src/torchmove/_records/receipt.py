@@ -73,7 +73,9 @@ class Receipt(Reported):
 
     def sheet(self) -> Sheet:
         plan = self.plan
-        if not plan.moves:
+        if not plan.inventory.slots:
+            title = f"{', '.join(plan.inventory.roots)}: no tensors found, nothing moved"
+        elif not plan.moves:
             title = f"{', '.join(plan.inventory.roots)}: all on {plan.target} already, nothing moved"
         else:
             title = (

@@ -78,6 +78,10 @@ class Gradients:
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         leaves = (tensor for tensor in tensors if tensor.is_leaf)
         self._pairs = [(tensor, tensor.grad) for tensor in leaves if tensor.grad is not None]
+        for tensor, gradient in self._pairs:
+            if (tensor.dtype, tensor.shape) != (gradient.dtype, gradient.shape):
+                theirs, ours = (f"{each.dtype} {tuple(each.shape)}" for each in (gradient, tensor))
+                raise RuntimeError(f"a gradient of {theirs} does not fit its tensor of {ours}: set it to None first")
 
     def set(self) -> None:
         for tensor, gradient in self._pairs:

@@ -50,6 +50,8 @@ def read(module: nn.Module) -> Iterator[Child | Bunch | Fact]:
     for name in _others(stored):
         value = stored[name]
         kind = type(value)
+        if kind is str and name.endswith("device"):
+            yield make_child((ATTRIBUTE, name, value, None, None))
         if kind in ATOMS or (kind in _PLAIN_CONTAINERS and not value):
             continue
         if kind in _PLAIN_CONTAINERS and _holds_module(value):
