@@ -246,6 +246,7 @@ def test_memory_on_the_device_counts_beyond_the_state_that_arrives(monkeypatch):
 
 
 @pytest.mark.cuda
+@pytest.mark.whole_card
 def test_on_a_gpu_the_link_and_the_memory_are_measured():
     measured = bench.measure("cuda", 100_000_000)
     assert set(measured.ways) == {*WAYS, "link"}
