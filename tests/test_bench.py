@@ -17,7 +17,7 @@ import torch
 from click.testing import CliRunner
 
 import torchmove as tm
-from torchmove import _trips, bench, cli
+from torchmove import _devices, bench, cli
 from torchmove._trips import (
     CPU,
     HostPeak,
@@ -240,7 +240,7 @@ def test_memory_on_the_device_counts_beyond_the_state_that_arrives(monkeypatch):
         memory_allocated=lambda device: befores.pop(0),
         max_memory_allocated=lambda device: peaks.pop(0),
     )
-    monkeypatch.setattr(_trips, "module_of", lambda device: counts)
+    monkeypatch.setattr(_devices, "module_of", lambda device: counts)
     _, (there, back) = first_trip(lambda to: None, torch.device("twin:0"), 1000)
     assert (there.device, back.device) == (30, 7)
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from zoo import random_bits
 
 import torchmove as tm
 from torchmove import _digest
@@ -20,11 +21,6 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.uint8, torch.bool,
 def digest_of(*tensors: Tensor) -> tuple[tuple[int, int], ...]:
     with plain_torch():
         return digests(tm.survey(list(tensors)).slots)
-
-
-def random_bits(count: int, dtype: torch.dtype) -> Tensor:
-    made = torch.randint(0, 256, (count * dtype.itemsize,), dtype=torch.uint8)
-    return (made & 1).view(dtype) if dtype is torch.bool else made.view(dtype)
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from card import fill_card
 from torch import Tensor, nn
+from zoo import random_bits
 
 import torchmove as tm
-from torchmove import movers, staging
+from torchmove import staging
 from torchmove.movers import staged
 from torchmove.staging import pages
 from torchmove.staging.bundles import Bundle
@@ -27,12 +29,6 @@ on_cuda = pytest.mark.cuda
 
 def bits(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-
-
-def random_bits(count: int, dtype: torch.dtype) -> Tensor:
-    """Every pattern may come, also those of a float that arithmetic would not leave alone."""
-    made = torch.randint(0, 256, (count * dtype.itemsize,), dtype=torch.uint8)
-    return (made & 1).view(dtype) if dtype is torch.bool else made.view(dtype)
 
 
 def there_and_back(state: dict[str, Tensor]) -> None:
@@ -416,15 +412,6 @@ def interrupt(call: Callable[[], object], after: float) -> bool:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def fill_card(leaving: int) -> list[Tensor]:
-    torch.cuda.empty_cache()
-    taken = []
-    for size in (4096 * MIB, 256 * MIB, 16 * MIB):
-        while torch.cuda.mem_get_info()[0] > leaving + size:
-            taken.append(torch.empty(size, dtype=torch.uint8, device="cuda:0"))
-    return taken
-
-
 @on_cuda
 @pytest.mark.whole_card
 def test_a_card_with_half_the_room_is_refused_and_room_lost_later_is_rolled_back():
@@ -475,7 +462,3 @@ def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tenso
         state = optimizer.state[parameter]
         found += [parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], state["step"]]
     return found
-
-
-def test_the_table_has_the_movers_that_the_choice_names():
-    assert sorted(movers._TABLE) == ["plain", "staged"]

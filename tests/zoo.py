@@ -35,6 +35,12 @@ def animal(make: Callable[[], State]) -> Callable[[], State]:
     return make
 
 
+def random_bits(count: int, dtype: torch.dtype) -> Tensor:
+    """Every pattern may come, also those of a float that arithmetic would not leave alone."""
+    made = torch.randint(0, 256, (count * dtype.itemsize,), dtype=torch.uint8)
+    return (made & 1).view(dtype) if dtype is torch.bool else made.view(dtype)
+
+
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     count = torch.Size(shape).numel()
     return torch.arange(1, count + 1).to(dtype).reshape(shape)

@@ -22,7 +22,7 @@ from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError
 from torchmove._freeing import let_go
 from torchmove._held import OldStorages
 from torchmove._interrupts import HeldInterrupts
-from torchmove._records import Cargo, DeviceValue, Mover, Plan, Receipt, Repoint, Shell, Verdict, Windows
+from torchmove._records import Advance, Cargo, DeviceValue, Mover, Plan, Receipt, Repoint, Shell, Verdict, Windows
 from torchmove._storage import (
     Gradients,
     Rebinding,
@@ -39,7 +39,6 @@ from torchmove._storage import (
 )
 
 Proof = Callable[[Windows], Verdict | None]
-Advance = Callable[[int], object]
 
 
 class _Copies(NamedTuple):
@@ -91,7 +90,7 @@ def _sort(plan: Plan, windows: Windows, cargo: Sequence[Cargo], copied: Sequence
     for each, copy in zip(cargo, copied, strict=True):
         source, (indices, home, _, _), target, dense = each
         way = (id(home), id(target))
-        if way not in allowed:
+        if dense and way not in allowed:
             allowed[way] = can_rebind_dense(each, copy)
         if dense and allowed[way] and copy.stride() == strides[indices[0]]:
             made.sources.append(source)

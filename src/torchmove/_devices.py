@@ -66,7 +66,7 @@ def free_bytes(device: torch.device) -> int | None:
     """What can be allocated there, torch's cache included; None where the device does not say."""
     if device.type == "cpu":
         return _free_host_bytes()
-    module = _module(device)
+    module = module_of(device)
     if not hasattr(module, "mem_get_info"):
         return None
     free: int = module.mem_get_info(device)[0]
@@ -77,17 +77,17 @@ def free_bytes(device: torch.device) -> int | None:
 
 def synchronize(device: torch.device) -> None:
     """Wait until everything given to the device is done."""
-    if device.type != "cpu" and hasattr(_module(device), "synchronize"):
-        _module(device).synchronize(device)
+    if device.type != "cpu" and hasattr(module_of(device), "synchronize"):
+        module_of(device).synchronize(device)
 
 
 def give_back_cache(device: torch.device) -> None:
     """Memory that torch's allocator keeps for later goes back to the device."""
-    if hasattr(_module(device), "empty_cache"):
-        _module(device).empty_cache()
+    if hasattr(module_of(device), "empty_cache"):
+        module_of(device).empty_cache()
 
 
-def _module(device: torch.device) -> Any:
+def module_of(device: torch.device) -> Any:
     """What torch has for a kind of device (torch.cuda, say); None where it has nothing."""
     try:
         return torch.get_device_module(device)
@@ -109,7 +109,7 @@ def _parse(to: torch.device | str | int) -> torch.device:
 
 
 def _count(device: torch.device) -> int | None:
-    module = _module(device)
+    module = module_of(device)
     if module is None:
         # A device without a Python module (lazy): it exists if a tensor of no elements can be had there.
         return None if _answers(device) else 0
@@ -125,7 +125,7 @@ def _answers(device: torch.device) -> bool:
 
 
 def _current(device: torch.device) -> int:
-    module = _module(device)
+    module = module_of(device)
     # Asking an accelerator for its current device would wake it; before that, its first one is current.
     if hasattr(module, "is_initialized") and not module.is_initialized():
         return 0

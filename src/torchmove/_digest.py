@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from torchmove._records import Digest, Slot
-from torchmove._storage import windows_of
+from torchmove._storage import BITS, windows_of
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 _COLUMNS = 4096
 _SMALL = 16 * _COLUMNS  # elements
 _AT_ONCE = 1 << 20
@@ -126,7 +125,7 @@ def _bits(tensor: Tensor) -> Tensor:
             data = data.narrow(dimension, 0, 1)
     data = data.resolve_conj().resolve_neg().contiguous()
     # A single element counts as contiguous whatever its stride, but bits can be seen only where that is 1.
-    return data.as_strided((data.numel(),), (1,)).view(_BITS[data.dtype.itemsize])
+    return data.as_strided((data.numel(),), (1,)).view(BITS.get(data.dtype.itemsize, torch.int64))
 
 
 def _readable(data: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torchmove._collector import without_collector
 from torchmove._digest import digests
 from torchmove._errors import MoveRefused, VerificationError
 from torchmove._names import names_of
+from torchmove._paths import CALL
 from torchmove._progress import Bar
 from torchmove._records import Inventory, Plan, Receipt, Refusal, Verdict, Windows
 from torchmove._storage import plain_torch
@@ -174,10 +175,12 @@ _STALE = Refusal(
 
 def _unchanged(planned: Inventory) -> bool:
     now = _survey.survey(dict(zip(planned.roots, planned.objects, strict=True)))
+    if [block.spans for block in planned.blocks] != [block.spans for block in now.blocks]:
+        return False
     return [_trace(slot) for slot in planned.slots] == [_trace(slot) for slot in now.slots]
 
 
 def _trace(slot: Any) -> tuple[Any, ...]:
     # A part of a sparse tensor is a new object at every look.
-    which = 0 if slot.how == "call" else id(slot.tensor)
+    which = 0 if slot.how is CALL else id(slot.tensor)
     return which, slot.storage, slot.nbytes, slot.device

@@ -77,7 +77,7 @@ class Path(NamedTuple):
             step = step.before
 
 
-# Like Path(...), from a tuple of the three, at half the price: every tensor of a state gets one.
+# Like Path(...), from a tuple of the three, and cheaper: every tensor of a state gets one.
 make_path = partial(tuple.__new__, Path)
 
 

@@ -90,7 +90,7 @@ def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool)
     return moves, refusals
 
 
-_make_move = partial(tuple.__new__, Move)  # like Move(...), at half the price
+_make_move = partial(tuple.__new__, Move)  # like Move(...), and cheaper
 
 
 def _torn(slots: Sequence[Slot], block: Block, placement: Sequence[torch.device]) -> Refusal:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torchmove import _paths
 from torchmove._collector import without_collector
 from torchmove._graphs import in_live_graphs
-from torchmove._records import Block, Fact, Inventory, Slot, Told
+from torchmove._records import Block, Fact, Inventory, Slot, Told, make_slot
 from torchmove._storage import Looks, look_at_wholes, plain_torch, reached
 from torchmove._walk import Walk, path_of
 
@@ -63,16 +63,14 @@ def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
     )
 
 
-# Like Slot(...) and Block(...), from a tuple, at half the price: every tensor of a state gets both.
-_make_slot = partial(tuple.__new__, Slot)
-_make_block = partial(tuple.__new__, Block)
+_make_block = partial(tuple.__new__, Block)  # like Block(...), from a tuple, and cheaper
 
 
 def _slots_and_blocks(walk: Walk) -> tuple[tuple[Slot, ...], tuple[Block, ...]]:
     looks = walk.looks
     looks.extend(look_at_wholes([found[0] for found in walk.wholes]))
     found = [*walk.windows, *walk.wholes]
-    slots = tuple(map(_make_slot, map(add, found, zip(*looks, strict=True))))
+    slots = tuple(map(make_slot, map(add, found, zip(*looks, strict=True))))
     return slots, tuple(_blocks(slots, looks))
 
 

@@ -212,16 +212,8 @@ def _watched(go: Go, to: torch.device, device: torch.device) -> tuple[float, int
 
 def _counter(device: torch.device) -> Any:
     """What torch counts a device's memory with, or None."""
-    module = module_of(device)
+    module = _devices.module_of(device)
     return module if hasattr(module, "reset_peak_memory_stats") else None
-
-
-def module_of(device: torch.device) -> Any:
-    """What torch has for a kind of device, or None."""
-    try:
-        return torch.get_device_module(device)
-    except (RuntimeError, ImportError):
-        return None
 
 
 def _beyond(peak: int | None, known: int | None) -> int | None:

@@ -245,7 +245,7 @@ class Walk:
 
 _NO_GROUP: dict[str, Any] = {}
 _NOWHERE = _paths.root("...")
-# Like _Stair(...), from a tuple, at half the price.
+# Like _Stair(...), from a tuple, and cheaper.
 _make_stair = partial(tuple.__new__, _Stair)
 _requires_grad, _grad = attrgetter("requires_grad"), attrgetter("grad")
 # What the collector sees behind a tensor that carries nothing: its type.

@@ -7,7 +7,6 @@ link can do.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +26,6 @@ from torchmove._trips import (
     Tell,
     Trip,
     first_trip,
-    module_of,
     take_turns,
     transformer,
     trip,
@@ -35,6 +33,7 @@ from torchmove._trips import (
     wake,
 )
 from torchmove.report import Reported, Sheet, readable_bytes, table
+from torchmove.staging import cores
 
 TURNS = 3
 # The usual way goes once and then with every turn, ours too; the one that compares bytes is taken for twice as long.
@@ -207,10 +206,9 @@ def accelerator(to: torch.device | str | None) -> torch.device:
 
 def machine(device: torch.device) -> str:
     """In words, without names of its own."""
-    module = module_of(device)
+    module = _devices.module_of(device)
     name = module.get_device_name(device) if hasattr(module, "get_device_name") else device.type
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores, torch {torch.__version__}"
+    return f"{name}, {cores()} cores, torch {torch.__version__}"
 
 
 def most_bytes(device: torch.device) -> int | None:

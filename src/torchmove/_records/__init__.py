@@ -3,7 +3,7 @@
 The small ones are named tuples: a state may have 100 000 tensors, and a named tuple is the cheapest thing to make.
 """
 
-from torchmove._records.inventory import Block, DeviceValue, Inventory, Shell, Slot, Told, Window, Windows
+from torchmove._records.inventory import Block, DeviceValue, Inventory, Shell, Slot, Told, Window, Windows, make_slot
 from torchmove._records.planned import Digest, Move, Note, Plan, Refusal, Repoint, Room, Stay
 from torchmove._records.reading import (
     Bunch,
@@ -19,10 +19,11 @@ from torchmove._records.reading import (
     make_child,
     make_owner,
 )
-from torchmove._records.receipt import Cargo, Held, Mover, Receipt
+from torchmove._records.receipt import Advance, Cargo, Held, Mover, Receipt
 from torchmove._records.verdict import Finding, Verdict
 
 __all__ = [
+    "Advance",
     "Block",
     "Bunch",
     "Cargo",
@@ -57,4 +58,5 @@ __all__ = [
     "make_bunch",
     "make_child",
     "make_owner",
+    "make_slot",
 ]

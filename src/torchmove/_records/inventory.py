@@ -36,6 +36,9 @@ class Slot(NamedTuple):
         return make_path((self.before, self.how, self.what))
 
 
+make_slot = partial(tuple.__new__, Slot)  # like Slot(...), from a tuple, and cheaper
+
+
 class Window(NamedTuple):
     """What a tensor shows of its storage. Not part of a slot: it takes as long to read as all the rest, and planning
     seldom asks for it."""
@@ -131,7 +134,7 @@ class Inventory(Reported):
 
     def archived(self) -> Inventory:
         """The same, remembering the tensors by their ids alone: it keeps nothing of the state alive."""
-        slots = tuple([_make_slot((_GONE, *slot[1:5], None, *slot[6:])) for slot in self.slots])
+        slots = tuple([make_slot((_GONE, *slot[1:5], None, *slot[6:])) for slot in self.slots])
         # A part of a sparse tensor is a new object at every look, and its id worth nothing.
         number = {tensor: index for tensor, index in self.number.items() if slots[index].how is not CALL}
         emptied: dict[str, Any] = {"objects": (), "shells": (), "device_values": (), "told": (), "holders": {}}
@@ -212,7 +215,6 @@ class Inventory(Reported):
 
 
 _GONE = torch.empty(0, device="meta")
-_make_slot = partial(tuple.__new__, Slot)
 
 
 def _shape(tensor: Tensor) -> Sequence[int]:

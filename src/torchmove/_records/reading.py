@@ -34,7 +34,7 @@ class Child(NamedTuple):
 class Bunch(NamedTuple):
     """Children all of one kind, as the holder keeps them: each is reached by its key. Mostly tensors.
 
-    `at` is a step between the holder and the entries. The same could be said one by one, at three times the price.
+    `at` is a step between the holder and the entries. The same could be said one by one, at a higher price.
     """
 
     how: str
@@ -44,7 +44,7 @@ class Bunch(NamedTuple):
     at: tuple[str, Any] | None = None
 
 
-# Like Child(...), Bunch(...) and Owner(...), from a tuple of all fields, at a third of the price.
+# Like Child(...), Bunch(...) and Owner(...), from a tuple of all fields, and cheaper.
 make_child = partial(tuple.__new__, Child)
 make_bunch = partial(tuple.__new__, Bunch)
 make_owner = partial(tuple.__new__, Owner)

@@ -29,6 +29,9 @@ class Cargo(NamedTuple):
     dense: bool
 
 
+Advance = Callable[[int], object]
+
+
 class Mover(Protocol):
     """Copies blocks. Returns for each a tensor on the target from which the windows are cut; changes nothing.
 
@@ -37,7 +40,7 @@ class Mover(Protocol):
 
     name: str
 
-    def copy(self, cargo: Sequence[Cargo], advance: Callable[[int], object]) -> list[Tensor]: ...
+    def copy(self, cargo: Sequence[Cargo], advance: Advance) -> list[Tensor]: ...
 
 
 class Held(NamedTuple):

@@ -22,7 +22,7 @@ from torchmove._storage.binding import (
     rebinding,
     shell_rebinding,
 )
-from torchmove._storage.cutting import apart, cut
+from torchmove._storage.cutting import BITS, apart, cut
 from torchmove._storage.modes import plain_torch
 from torchmove._storage.reach import bytes_of, cargo_of, packed, reached
 from torchmove._storage.reading import AT_ONCE, Looks, has_storage, look_all, look_at_wholes, windows_of
@@ -30,6 +30,7 @@ from torchmove._storage.watching import Watch, held_elsewhere, storage_key
 
 __all__ = [
     "AT_ONCE",
+    "BITS",
     "Gradients",
     "Looks",
     "Rebinding",

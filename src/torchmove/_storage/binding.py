@@ -79,7 +79,8 @@ class Gradients:
         leaves = (tensor for tensor in tensors if tensor.is_leaf)
         self._pairs = [(tensor, tensor.grad) for tensor in leaves if tensor.grad is not None]
         for tensor, gradient in self._pairs:
-            if (tensor.dtype, tensor.shape) != (gradient.dtype, gradient.shape):
+            # A tensor may take gradients of another dtype (`grad_dtype`), or of any (None).
+            if tensor.shape != gradient.shape or tensor.grad_dtype not in (gradient.dtype, None):
                 theirs, ours = (f"{each.dtype} {tuple(each.shape)}" for each in (gradient, tensor))
                 raise RuntimeError(f"a gradient of {theirs} does not fit its tensor of {ours}: set it to None first")
 
@@ -114,6 +115,8 @@ def _rebind_by_swap(each: Rebinding, undo: Undo) -> None:
     tensor, other = each.tensor, each.window
     if tensor.is_leaf:
         other.requires_grad_(tensor.requires_grad)
+        if tensor.grad_dtype is not tensor.dtype:
+            other.grad_dtype = tensor.grad_dtype
     if not tensor.is_inference():
         torch._C._autograd._unsafe_set_version_counter((other,), (tensor._version,))
     hooks, late_hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks

@@ -15,7 +15,7 @@ from torchmove._storage.reading import NAMED_TENSORS, has_storage
 
 def apart(slab: Tensor, counts: list[int]) -> Sequence[Tensor]:
     """The parts of a flat tensor, each in a storage of its own, bit for bit."""
-    bits = _BITS.get(slab.dtype.itemsize)
+    bits = BITS.get(slab.dtype.itemsize)
     if slab.device.type != "cuda" or bits is None:
         parts: Any = torch.split_with_sizes_copy  # torch's stubs know only the form that fills given tensors
         return parts(slab, counts)  # type: ignore[no-any-return]
@@ -25,7 +25,7 @@ def apart(slab: Tensor, counts: list[int]) -> Sequence[Tensor]:
     return parts if slab.dtype is bits else [part.view(slab.dtype) for part in parts]
 
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def cut(base: Tensor, tensor: Tensor, window: Window, block: Block) -> Tensor:

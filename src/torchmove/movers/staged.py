@@ -7,7 +7,7 @@ Large blocks go in pieces, many at a time. Small ones go in bundles: together ov
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,11 +15,9 @@ from torch import Tensor
 
 from torchmove import staging
 from torchmove._blocks import copy_block
-from torchmove._records import Block, Cargo, Move
+from torchmove._records import Advance, Block, Cargo, Move
 from torchmove._storage import bytes_of, packed
 from torchmove.staging import Bundle, Lane, Piece, Ring, bundled
-
-Advance = Callable[[int], object]
 
 _SMALL_BYTES = 1 << 20
 

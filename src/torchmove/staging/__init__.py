@@ -17,6 +17,7 @@ from torchmove.staging.bundles import Bundle, Lane, bundled, to_device, to_host
 from torchmove.staging.pages import ask_for_huge_pages
 from torchmove.staging.pieces import Piece
 from torchmove.staging.traffic import NoRing, Ring, is_ready, release, ring
+from torchmove.staging.workers import cores
 
 __all__ = [
     "Bundle",
@@ -26,6 +27,7 @@ __all__ = [
     "Ring",
     "ask_for_huge_pages",
     "bundled",
+    "cores",
     "is_ready",
     "release",
     "ring",
