@@ -11,7 +11,8 @@ demo: $(READY)
 	$(BIN)/python examples/forgotten_buffer.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not cuda"
+	$(BIN)/python -m pytest -n 2 -m cuda
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -107,6 +107,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test on the GPU does without the twin: torch takes a registered device for the machine's only accelerator."""
     if not item.get_closest_marker("cuda"):
         install()
+    elif hasattr(torch, "twin"):
+        pytest.fail("the twin device is registered in this process: run the GPU tests on their own, pytest -m cuda")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

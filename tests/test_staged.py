@@ -129,6 +129,7 @@ def test_a_file_is_a_source(tmp_path):
 def test_what_was_written_on_another_stream_is_waited_for():
     state = {"tensor": torch.zeros(64 * MIB, device="cuda:0")}
     other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(other):
         for _ in range(50):
             state["tensor"].add_(1)

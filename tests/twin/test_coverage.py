@@ -10,9 +10,6 @@ from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
 from torch.utils._pytree import tree_leaves, tree_map
 
-from . import install
-
-twin = install()
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -11,23 +11,14 @@ from torch import nn
 
 from . import install
 
-twin = install()
 DEVICES = ("twin:0", "twin:1")
-
-
-@pytest.fixture(autouse=True)
-def nothing_fails_afterwards():
-    yield
-    twin.limit_bytes(-1)
-    twin.fail_at(0)
-    twin.fail_copy_at(0)
 
 
 def filled(shape=(3, 4), device="twin:0", dtype=torch.float32):
     return torch.arange(torch.Size(shape).numel()).reshape(shape).to(device, dtype)
 
 
-def test_install_registers_once():
+def test_install_registers_once(twin):
     assert install() is twin is torch.twin
     assert torch.accelerator.current_accelerator().type == "twin"
     assert (twin.device_count(), torch.accelerator.device_count()) == (2, 2)
@@ -136,7 +127,7 @@ def test_results_keep_the_identity_and_the_size_torch_gives_them():
 # --- accounts --------------------------------------------------------------------------------------------------------
 
 
-def test_accounts_are_kept_per_device():
+def test_accounts_are_kept_per_device(twin):
     before = [twin.bytes_in_use(index) for index in (0, 1)]
     first, second = torch.empty(10, device="twin:0"), torch.empty(100, dtype=torch.uint8, device="twin:1")
     assert [twin.bytes_in_use(device) for device in DEVICES] == [before[0] + 40, before[1] + 100]
@@ -148,7 +139,7 @@ def test_accounts_are_kept_per_device():
     assert [twin.bytes_in_use(index) for index in (0, 1)] == before
 
 
-def test_accounts_return_to_what_they_were_after_training():
+def test_accounts_return_to_what_they_were_after_training(twin):
     before = twin.bytes_in_use()
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).to("twin:1")
     optimizer = torch.optim.Adam(model.parameters())
@@ -160,7 +151,7 @@ def test_accounts_return_to_what_they_were_after_training():
     assert twin.bytes_in_use() == before
 
 
-def test_a_storage_can_be_emptied_and_filled_again():
+def test_a_storage_can_be_emptied_and_filled_again(twin):
     there = torch.ones(100, device="twin:1")
     held, storage = twin.bytes_in_use(1), there.untyped_storage()
     storage.resize_(0)
@@ -170,7 +161,7 @@ def test_a_storage_can_be_emptied_and_filled_again():
     assert there.fill_(2).sum() == 200
 
 
-def test_threads_keep_accounts_right():
+def test_threads_keep_accounts_right(twin):
     def work(device, other):
         for _ in range(50):
             torch.randn(16, 16, device=device).matmul(torch.ones(16, 16, device=device)).to(other)
@@ -184,7 +175,7 @@ def test_threads_keep_accounts_right():
     assert [twin.bytes_in_use(index) for index in (0, 1)] == before
 
 
-def test_memory_info_follows_the_limit():
+def test_memory_info_follows_the_limit(twin):
     used = twin.bytes_in_use(1)
     assert twin.mem_get_info(1)[1] > 2**30
     twin.limit_bytes(used + 1000, "twin:1")
@@ -196,7 +187,7 @@ def test_memory_info_follows_the_limit():
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_limit():
+def test_limit(twin):
     twin.limit_bytes(twin.bytes_in_use(0) + 100, device=0)
     torch.empty(100, dtype=torch.uint8, device="twin:0")
     with pytest.raises(torch.OutOfMemoryError, match="twin:0 is out of memory: asked for 101 bytes"):
@@ -204,7 +195,7 @@ def test_limit():
     torch.empty(101, dtype=torch.uint8, device="twin:1")
 
 
-def test_limit_holds_for_results_and_leaves_resized_tensors_alone():
+def test_limit_holds_for_results_and_leaves_resized_tensors_alone(twin):
     there = torch.ones(10, device="twin:0")
     twin.limit_bytes(twin.bytes_in_use(0), device=0)
     with pytest.raises(torch.OutOfMemoryError):
@@ -215,7 +206,7 @@ def test_limit_holds_for_results_and_leaves_resized_tensors_alone():
     assert there.add_(1).tolist() == [2] * 10
 
 
-def test_fail_at_springs_once():
+def test_fail_at_springs_once(twin):
     twin.fail_at(2)
     count = twin.allocations()
     torch.empty(0, device="twin:0")
@@ -226,7 +217,7 @@ def test_fail_at_springs_once():
     assert twin.allocations() == count + 2
 
 
-def test_fail_at_reaches_backward():
+def test_fail_at_reaches_backward(twin):
     weight = torch.ones(5, device="twin:0", requires_grad=True)
     loss = weight.exp().sum()
     twin.fail_at(1)
@@ -234,13 +225,13 @@ def test_fail_at_reaches_backward():
         loss.backward()
 
 
-def test_fail_at_can_be_removed():
+def test_fail_at_can_be_removed(twin):
     twin.fail_at(1)
     twin.fail_at(0)
     torch.empty(1, device="twin:0")
 
 
-def test_fail_copy_at_springs_once():
+def test_fail_copy_at_springs_once(twin):
     here, there = torch.ones(3), torch.zeros(3, device="twin:0")
     twin.fail_copy_at(2)
     there.copy_(here)
@@ -249,7 +240,7 @@ def test_fail_copy_at_springs_once():
     assert there.to("twin:1").cpu().equal(here)
 
 
-def test_fail_copy_at_reaches_sparse_tensors():
+def test_fail_copy_at_reaches_sparse_tensors(twin):
     twin.fail_copy_at(1)
     with pytest.raises(RuntimeError, match="twin: copy failed"):
         torch.eye(3).to_sparse().to("twin:0")
@@ -286,11 +277,17 @@ def test_cpu_scalars_and_indices_may_join():
 
 
 @pytest.mark.parametrize(
-    "use", [twin.set_device, twin.bytes_in_use, lambda index: torch.ones(1, device=f"twin:{index}")]
+    "use",
+    [
+        lambda twin: twin.set_device(2),
+        lambda twin: twin.bytes_in_use(2),
+        lambda twin: torch.ones(1, device="twin:2"),
+    ],
+    ids=["set_device", "bytes_in_use", "ones"],
 )
-def test_there_is_no_third_device(use):
+def test_there_is_no_third_device(use, twin):
     with pytest.raises(RuntimeError, match="no device with index 2"):
-        use(2)
+        use(twin)
     assert twin.current_device() == 0
 
 
@@ -379,7 +376,7 @@ def test_autocast():
 # --- random numbers --------------------------------------------------------------------------------------------------
 
 
-def test_each_device_draws_from_its_own_generator():
+def test_each_device_draws_from_its_own_generator(twin):
     torch.manual_seed(3)
     drawn = {device: torch.randn(4, device=device).cpu() for device in DEVICES}
     assert drawn["twin:0"].equal(drawn["twin:1"])

@@ -205,22 +205,28 @@ class _Traffic:
 def _drive(work: Callable[[], None], traffic: _Traffic) -> None:
     """Run the traffic in a thread of its own: a Ctrl-C meets the caller, who waits, and never the traffic."""
     errors: list[BaseException] = []
-    thread = threading.Thread(target=_work, args=(work, traffic, errors), name="torchmove traffic", daemon=True)
+    running = threading.Lock()
+    running.acquire()
+    job = (work, traffic, errors, running)
+    thread = threading.Thread(target=_work, args=job, name="torchmove traffic", daemon=True)
     try:
-        thread.start()
-        thread.join()
+        with HeldInterrupts():
+            thread.start()
+        running.acquire()
     except BaseException:
         traffic.cancelled = True
-        with HeldInterrupts():
-            if thread.is_alive():
-                thread.join()
         raise
+    finally:
+        # Before Python 3.13 an interrupted join takes the thread for ended.
+        with HeldInterrupts():
+            if thread.ident is not None:
+                thread.join()
     if errors:
         raise errors.pop()
 
 
 # No closure: the error keeps its frames, a frame its function, and that would keep what it closes over.
-def _work(work: Callable[[], None], traffic: _Traffic, errors: list[BaseException]) -> None:
+def _work(work: Callable[[], None], traffic: _Traffic, errors: list[BaseException], running: threading.Lock) -> None:
     try:
         with plain_torch(), torch.cuda.device(traffic.stream.device), torch.cuda.stream(traffic.stream):
             try:
@@ -229,6 +235,8 @@ def _work(work: Callable[[], None], traffic: _Traffic, errors: list[BaseExceptio
                 traffic.settle()
     except BaseException as error:
         errors.append(error)
+    finally:
+        running.release()
 
 
 # ---------------------------------------------------------------- the one of this process
