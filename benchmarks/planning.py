@@ -52,7 +52,7 @@ def planned(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Plan:
 
 def measure(tensors: int) -> dict[str, float]:
     model, optimizer = state(tensors)
-    runs = max(5, min(50, 200_000 // tensors))
+    runs = max(15, min(50, 200_000 // tensors))
     alone = best_seconds(lambda: survey({"model": model, "optimizer": optimizer}), runs)
     both = best_seconds(lambda: planned(model, optimizer), runs)
     return {"tensors": tensors, "survey_us": alone / tensors * 1e6, "survey_and_plan_us": both / tensors * 1e6}

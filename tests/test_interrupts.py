@@ -287,7 +287,6 @@ def test_ctrl_c_at_any_line_leaves_torch_and_python_as_they_were(unraisable_is_d
     assert [line.place for line in lines if line.after != line.before] == []
 
 
-@pytest.mark.xfail(reason="an interrupt that falls into Watch.__del__ is dropped by Python")
 def test_ctrl_c_is_never_lost(unraisable_is_dropped):
     lines = interrupt_at_every_line("_apply.py", "_held.py", "binding.py", "watching.py")
     assert [line.place for line in lines if not line.interrupted] == []

@@ -59,12 +59,15 @@ def apply(plan: Plan, mover: Mover, *, why: str, began: float, advance: Advance,
         raise MoveRefused(plan.refusals)
     with plain_torch(), without_collector():
         old, windows = OldStorages(plan), windows_of(plan.inventory.slots)
-        copies = _copy(plan, windows, mover, advance)
-        verdict = _commit(plan, copies, lambda: proof(windows))
-        # From here on nothing of ours holds the old storages: what is still alive is held by others.
-        del copies
-        held, archived = old.held(), plan.archived()
-        return Receipt(archived, mover.name, why, time.perf_counter() - began, held, windows, verdict)
+        try:
+            copies = _copy(plan, windows, mover, advance)
+            verdict = _commit(plan, copies, lambda: proof(windows))
+            # From here on nothing of ours holds the old storages: what is still alive is held by others.
+            del copies
+            held = old.held()
+        finally:
+            old.forget()
+        return Receipt(plan.archived(), mover.name, why, time.perf_counter() - began, held, windows, verdict)
 
 
 def _copy(plan: Plan, windows: Windows, mover: Mover, advance: Advance) -> _Copies:

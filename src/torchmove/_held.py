@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from torchmove import _freeing
 from torchmove._everything import everything_of
+from torchmove._interrupts import HeldInterrupts
 from torchmove._paths import Path
 from torchmove._records import Held, Plan
 from torchmove._storage import Watch, held_elsewhere, storage_key
@@ -44,6 +45,11 @@ class OldStorages:
             Held(path, size, "; ".join(holders.get(watch.storage, ())) or "something that Python cannot see")
             for path, size, watch in alive
         )
+
+    def forget(self) -> None:
+        """Watch no longer. In the end of a watch, which Python runs by itself, a Ctrl-C would be dropped."""
+        with HeldInterrupts():
+            self._watched.clear()
 
     def _alive(self) -> list[tuple[Path, int, Watch]]:
         return [entry for entry in self._watched if entry[1] and entry[2].alive()]

@@ -221,6 +221,9 @@ def _drive(work: Callable[[], None], traffic: _Traffic) -> None:
         with HeldInterrupts():
             if thread.ident is not None:
                 thread.join()
+            del thread  # Python code runs as it goes, in which a Ctrl-C would be dropped
+        if traffic.cancelled:
+            errors.clear()  # an error keeps its frames, and they the list with the error
     if errors:
         raise errors.pop()
 
