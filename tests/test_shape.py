@@ -20,7 +20,7 @@ LAYERS: list[set[str]] = [
     {"_records"},
     {"_stored", "_devices", "_graphs", "_shells", "_names", "_collector", "_interrupts", "_progress"},
     {"_storage"},
-    {"staging", "_blocks", "_freeing"},
+    {"staging", "_blocks", "_freeing", "_carried"},
     {"readers", "movers", "_rules", "_digest", "_held"},
     {"_walk", "_places"},
     {"_survey", "_plan", "_apply", "_verify"},

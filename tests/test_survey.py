@@ -96,7 +96,7 @@ def test_things_outside_of_a_state_are_not_entered():
     model.python_module, model.klass, model.thread = sys.modules[__name__], nn.Linear, threading.current_thread()
     model.weak = __import__("weakref").ref(nn.Linear(1, 1))
     model.stream = sys.stdout
-    assert tm.survey(model).slots == ()
+    assert not tm.survey(model).slots
 
 
 class OnClass(nn.Module):
@@ -128,7 +128,7 @@ def test_a_tensor_in_many_places_is_no_burden():
     model.many = [numbers(1)] * 100_000
     inventory = tm.survey(model)
     assert "(+99997)" in str(inventory)
-    assert tm.plan(model, to="twin:0", keep=["model.many[5]"]).moves == ()
+    assert not tm.plan(model, to="twin:0", keep=["model.many[5]"]).moves
 
 
 def test_an_object_given_twice_is_there_once():

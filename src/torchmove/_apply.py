@@ -12,24 +12,26 @@ import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import compress
+from operator import eq
 from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor, nn
 
 from torchmove import _devices, _paths
 from torchmove._collector import without_collector
-from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError
+from torchmove._errors import MoveFailed, TorchmoveError
 from torchmove._freeing import let_go
 from torchmove._held import OldStorages
 from torchmove._interrupts import HeldInterrupts
-from torchmove._records import Advance, Cargo, DeviceValue, Mover, Plan, Receipt, Repoint, Shell, Verdict, Windows
+from torchmove._records import Advance, DeviceValue, Load, Mover, Plan, Receipt, Repoint, Shell, Verdict, Windows
 from torchmove._storage import (
     Gradients,
     Rebinding,
     Undo,
     can_rebind_dense,
-    cargo_of,
     cut,
+    load_of,
     plain_torch,
     rebind,
     rebind_dense,
@@ -55,8 +57,6 @@ class _Copies(NamedTuple):
 
 def apply(plan: Plan, mover: Mover, *, why: str, began: float, advance: Advance, proof: Proof) -> Receipt:
     """Move, or change nothing. `proof` is asked before the old copy is let go; what it raises rolls the move back."""
-    if plan.refusals:
-        raise MoveRefused(plan.refusals)
     with plain_torch(), without_collector():
         old, windows = OldStorages(plan), windows_of(plan.inventory.slots)
         try:
@@ -74,10 +74,10 @@ def _copy(plan: Plan, windows: Windows, mover: Mover, advance: Advance) -> _Copi
     made = _Copies([], [], [])
     copied: list[Tensor] = []
     try:
-        cargo = cargo_of(plan.moves, plan.inventory.slots)
-        copied = mover.copy(cargo, advance)
+        load = load_of(plan.moves, plan.inventory.slots)
+        copied = mover.copy(load, advance)
         _wait_for(plan)
-        _sort(plan, windows, cargo, copied, made)
+        _sort(plan, windows, load, copied, made)
     except BaseException as error:
         copied.clear()
         made.clear()
@@ -85,36 +85,38 @@ def _copy(plan: Plan, windows: Windows, mover: Mover, advance: Advance) -> _Copi
     return made
 
 
-def _sort(plan: Plan, windows: Windows, cargo: Sequence[Cargo], copied: Sequence[Tensor], made: _Copies) -> None:
+def _sort(plan: Plan, windows: Windows, load: Load, copied: Sequence[Tensor], made: _Copies) -> None:
     """Tell the dense, which are many and simple, from those whose windows have to be cut."""
-    slots, strides = plan.inventory.slots, windows.strides
-    allowed: dict[tuple[int, int], bool] = {}
-    others: list[tuple[Cargo, Tensor]] = []
-    for each, copy in zip(cargo, copied, strict=True):
-        source, (indices, home, _, _), target, dense = each
-        way = (id(home), id(target))
-        if dense and way not in allowed:
-            allowed[way] = can_rebind_dense(each, copy)
-        if dense and allowed[way] and copy.stride() == strides[indices[0]]:
-            made.sources.append(source)
-            made.copies.append(copy)
-        else:
-            others.append((each, copy))
+    dense = list(load.dense)
+    strides = (windows.strides[first] for first in compress(plan.moves.firsts, dense))
+    if not all(map(eq, strides, map(Tensor.stride, compress(copied, dense)))):
+        places = zip(plan.moves.firsts, dense, copied, strict=True)
+        dense = [each and copy.stride() == windows.strides[first] for first, each, copy in places]
+    for indices in plan.moves.ways.values():
+        one = next((index for index in indices if dense[index]), None)
+        if one is not None and not can_rebind_dense(load.sources[one], copied[one]):
+            for index in indices:
+                dense[index] = False
+    made.sources.extend(compress(load.sources, dense))
+    made.copies.extend(compress(copied, dense))
+    others = [index for index, is_so in enumerate(dense) if not is_so]
     moving = _moving(plan) if others else set()
-    for each, copy in others:
-        for index in each.block.slots:
-            tensor = slots[index].tensor
-            window = cut(copy, tensor, windows.of(index), each.block)
+    for index in others:
+        block, copy = plan.moves[index].block, copied[index]
+        for slot in block.slots:
+            tensor = plan.inventory.slots.tensors[slot]
+            window = cut(copy, tensor, windows.of(slot), block)
             made.rebindings.append(rebinding(tensor, window, moving=moving))
 
 
 def _moving(plan: Plan) -> set[int]:
-    return {id(plan.inventory.slots[index].tensor) for move in plan.moves for index in move.block.slots}
+    tensors = plan.inventory.slots.tensors
+    return {id(tensors[index]) for index in plan.moves.slots()}
 
 
 def _wait_for(plan: Plan) -> None:
     """A copy that is still under way would be read too early by whoever comes first."""
-    for device in {move.target for move in plan.moves} | {move.block.device for move in plan.moves}:
+    for device in {device for way in plan.moves.ways for device in way}:
         _devices.synchronize(device)
 
 
@@ -144,7 +146,7 @@ def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoRe
     # The frames that failed still hold the copies; the error outlives them.
     traceback.clear_frames(error.__traceback__)
     with suppress(Exception):  # a card that has failed fails here too; what matters is the first error
-        for device in {move.target for move in plan.moves}:
+        for device in {target for _, target in plan.moves.ways}:
             _devices.give_back_cache(device)
     if failed:
         raise MoveFailed(stage, f"{type(error).__name__}: {error}", not_undone=failed[0]) from error
@@ -230,7 +232,8 @@ def _settle(plan: Plan) -> None:
     if not plan.moves:
         return
     inventory = plan.inventory
-    shared = {id(inventory.slots[i].tensor) for block in inventory.blocks if len(block.slots) > 1 for i in block.slots}
+    tensors = inventory.slots.tensors
+    shared = {id(tensors[index]) for block in inventory.blocks.shared() for index in block.slots}
     for holder, _ in inventory.holders.values():
         if not isinstance(holder, nn.Module) or type(holder)._apply is nn.Module._apply:
             continue

@@ -9,12 +9,11 @@ at a time. Nothing is waited for before the end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from torchmove._records import Digest, Slot
+from torchmove._records import Digest, Slots
 from torchmove._storage import BITS, windows_of
 
 _COLUMNS = 4096
@@ -23,11 +22,11 @@ _AT_ONCE = 1 << 20
 _MIX = -7046029254386353131  # 2**64 divided by the golden ratio: weights of rows and columns do not meet
 
 
-def digests(slots: Sequence[Slot]) -> tuple[Digest, ...]:
+def digests(slots: Slots) -> tuple[Digest, ...]:
     """The digest of each slot; two windows that are the same are read once."""
     sums = _Sums()
-    for slot, *window in zip(slots, *windows_of(slots), strict=True):
-        sums.add((slot.storage, *window), slot.tensor)
+    for tensor, *window in zip(slots.tensors, slots.looks.storages, *windows_of(slots), strict=True):
+        sums.add(tuple(window), tensor)
     return sums.all()
 
 

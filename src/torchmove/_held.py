@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import types
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import compress
 from typing import Any
@@ -17,7 +17,7 @@ from torchmove import _freeing
 from torchmove._everything import everything_of
 from torchmove._interrupts import HeldInterrupts
 from torchmove._paths import Path
-from torchmove._records import Held, Plan
+from torchmove._records import Held, Plan, Slot
 from torchmove._storage import Watch, held_elsewhere, storage_key
 
 
@@ -25,12 +25,14 @@ class OldStorages:
     """The storages that a plan moves away from, watched from before the move on."""
 
     def __init__(self, plan: Plan) -> None:
-        slots = plan.inventory.slots
-        blocks = [move.block for move in plan.moves if not move.block.opaque]
-        firsts = [slots[block[0][0]] for block in blocks]
-        counts = [len(block[0]) for block in blocks]
-        suspects = compress(firsts, held_elsewhere([first[0] for first in firsts], counts))
-        self._watched = [(each.path, each.storage_bytes, Watch(each.tensor.untyped_storage())) for each in suspects]
+        slots, special = plan.inventory.slots, plan.inventory.blocks.special
+        firsts: Sequence[int] = plan.moves.firsts
+        counts = [1] * len(firsts)
+        if special:
+            firsts = [first for first in firsts if not plan.inventory.blocks.at(first).opaque]
+            counts = [len(special[first].slots) if first in special else 1 for first in firsts]
+        suspects = compress(firsts, held_elsewhere([slots.tensors[first] for first in firsts], counts))
+        self._watched = [_watched(slots[first]) for first in suspects]
 
     def held(self) -> tuple[Held, ...]:
         alive = self._alive()
@@ -53,6 +55,10 @@ class OldStorages:
 
     def _alive(self) -> list[tuple[Path, int, Watch]]:
         return [entry for entry in self._watched if entry[1] and entry[2].alive()]
+
+
+def _watched(slot: Slot) -> tuple[Path, int, Watch]:
+    return slot.path, slot.storage_bytes, Watch(slot.tensor.untyped_storage())
 
 
 def _holders(storages: set[int]) -> dict[int, list[str]]:

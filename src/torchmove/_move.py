@@ -80,7 +80,7 @@ def move(
 def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
     """Give a state new storages where it is, by the same chain as a move."""
     inventory = _survey.survey(objects)
-    where = inventory.slots[0].device if inventory.slots else torch.device("cpu")
+    where = inventory.slots.looks.devices[0] if inventory.slots else torch.device("cpu")
     keep = _keep(objects, ())
     made = _plan.plan(inventory, where, keep=keep, free_bytes=_devices.free_bytes, fresh=True)
     return _applied(made, mover, "quick", progress=False)
@@ -152,6 +152,8 @@ def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool) -> Re
             raise VerificationError(verdict, rolled_back=True)
         return verdict
 
+    if made.refusals:
+        raise MoveRefused(made.refusals)
     began = time.perf_counter()
     carrier, why = _choice(mover, made)
     with Bar(made.nbytes, f"{', '.join(made.inventory.roots)} to {made.target}", wanted=progress) as bar:
@@ -160,7 +162,7 @@ def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool) -> Re
 
 def _choice(name: str, made: Plan) -> movers.Choice:
     try:
-        return movers.choose(name, made.moves if made.ok else ())
+        return movers.choose(name, made.moves)
     except movers.NoSuchMover as error:
         raise MoveRefused([Refusal("R012", f"mover={name!r}", str(error), "mover='auto'")]) from None
 
@@ -175,12 +177,8 @@ _STALE = Refusal(
 
 def _unchanged(planned: Inventory) -> bool:
     now = _survey.survey(dict(zip(planned.roots, planned.objects, strict=True)))
-    if [block.spans for block in planned.blocks] != [block.spans for block in now.blocks]:
+    if planned.slots.looks != now.slots.looks or planned.blocks.special != now.blocks.special:
         return False
-    return [_trace(slot) for slot in planned.slots] == [_trace(slot) for slot in now.slots]
-
-
-def _trace(slot: Any) -> tuple[Any, ...]:
     # A part of a sparse tensor is a new object at every look.
-    which = 0 if slot.how is CALL else id(slot.tensor)
-    return which, slot.storage, slot.nbytes, slot.device
+    pairs = enumerate(zip(planned.slots.tensors, now.slots.tensors, strict=True))
+    return all(was is found or planned.slots[index].how is CALL for index, (was, found) in pairs)

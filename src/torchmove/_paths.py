@@ -86,6 +86,9 @@ def root(name: str) -> Path:
     return Path(None, ROOT, name)
 
 
+NOWHERE = root("...")  # of something that is not part of the state
+
+
 def matcher(pattern: str) -> Callable[[Path], bool]:
     """Does a path, or one on the way to it, match? Only `*` is special: it stands for any text.
 

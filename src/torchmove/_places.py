@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
-from operator import attrgetter
+from itertools import compress, count
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torchmove import _paths, _rules
 from torchmove._paths import Path
 from torchmove._records import Inventory, Owner, Slot
 
-_nbytes, _role = attrgetter("nbytes"), attrgetter("role")
 _CPU = torch.device("cpu")
 _LARGEST_SCALAR = 8  # bytes, of a float64
 
@@ -47,15 +44,16 @@ class Places:
         self.known: dict[int, torch.device] = {}
         self.answers: dict[tuple[type, int, bool, str], str] = {}
 
-    def all(self) -> tuple[torch.device, ...]:
+    def all(self) -> list[torch.device]:
         if self.keeps:
-            return tuple([self.of_slot(index) for index in range(len(self.slots))])
+            return [self.of_slot(index) for index in range(len(self.slots))]
         # Where nothing is kept, only an optimizer's scalars and random states go elsewhere than to the target.
         placement = [self.target] * len(self.slots)
-        for index, nbytes, role in zip(count(), map(_nbytes, self.slots), map(_role, self.slots)):
-            if nbytes <= _LARGEST_SCALAR or role == "tensor":
-                placement[index] = self.decide(index, self.slots[index])
-        return tuple(placement)
+        scalars = compress(count(), map(_LARGEST_SCALAR.__ge__, self.slots.looks.nbytes))
+        others = compress(count(), map("tensor".__eq__, self.slots.roles()))
+        for index in {*scalars, *others}:
+            placement[index] = self.decide(index, self.slots[index])
+        return placement
 
     def of_slot(self, index: int) -> torch.device:
         place = self.known.get(index)
@@ -89,8 +87,8 @@ class Places:
             answer = self.answers[question] = f"{kind.__name__} keeps its {slot.what} on the CPU" if on_cpu else ""
         return answer
 
-    def of(self, tensor: Tensor | None, asking: int) -> torch.device:
-        home = self.number.get(id(tensor), asking)
+    def of(self, parameter: int | None, asking: int) -> torch.device:
+        home = asking if parameter is None else self.number.get(parameter, asking)
         return self.target if home == asking else self.of_slot(home)
 
     def stay(self, index: int, device: torch.device, why: str) -> torch.device:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import groupby
-from operator import itemgetter
+from operator import ne
 from typing import Any
 
 import torch
@@ -19,13 +17,13 @@ from torchmove._records import (
     DeviceValue,
     Digest,
     Inventory,
-    Move,
+    Moves,
     Note,
     Plan,
     Refusal,
     Repoint,
     Room,
-    Slot,
+    Slots,
 )
 from torchmove._storage import has_storage, packed
 from torchmove.report import readable_bytes
@@ -53,7 +51,7 @@ def plan(
     placement = places.all()
     moves, refusals = _moves(inventory, placement, fresh)
     rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
-    moving = frozenset(index for move in moves for index in move.block.slots) if inventory.told else frozenset()
+    moving = frozenset(moves.slots() if inventory.told else ())
     repoints, notes = _repoints(inventory, keep, moves, target)
     refusals += _told_refusals(inventory, keep, moving)
     refusals += _mps_refusals(inventory.slots, moves) if target.type == "mps" else ()
@@ -62,12 +60,12 @@ def plan(
     if moves and not has_storage(target.type):
         refusals += _mixed_refusals(inventory.slots, moves)
         notes.append(_no_storages(target))
-    if moves and not has_storage(moves[0].block.device.type):
-        notes.append(_no_storages(moves[0].block.device))
+    homes = {home for home, _ in moves.ways}
+    notes += [_no_storages(home) for home in homes if not has_storage(home.type)]
     return Plan(
         inventory=inventory,
         target=target,
-        moves=tuple(moves),
+        moves=moves,
         reasons=places.why,
         repoints=tuple(repoints),
         refusals=tuple(refusals),
@@ -78,22 +76,19 @@ def plan(
     )
 
 
-def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool) -> tuple[list[Move], list[Refusal]]:
-    moves, refusals = [], []
-    for block in inventory.blocks:
-        indices, device, _, _ = block
-        place = placement[indices[0]]
-        if len(indices) > 1 and any(placement[index] != place for index in indices):
-            refusals.append(_torn(inventory.slots, block, placement))
-        elif fresh or place != device:
-            moves.append(_make_move((block, place)))
-    return moves, refusals
+def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool) -> tuple[Moves, list[Refusal]]:
+    blocks = inventory.blocks
+    firsts: Sequence[int] = blocks.firsts
+    if not fresh:
+        leaves = list(map(ne, placement, blocks.looks.devices))
+        firsts = [first for first in firsts if leaves[first]]
+    torn = {block.slots[0]: block for block in blocks.shared() if len({placement[index] for index in block.slots}) > 1}
+    if torn:
+        firsts = [first for first in firsts if first not in torn]
+    return Moves(blocks, firsts, placement), [_torn(inventory.slots, block, placement) for block in torn.values()]
 
 
-_make_move = partial(tuple.__new__, Move)  # like Move(...), and cheaper
-
-
-def _torn(slots: Sequence[Slot], block: Block, placement: Sequence[torch.device]) -> Refusal:
+def _torn(slots: Slots, block: Block, placement: Sequence[torch.device]) -> Refusal:
     first = block.slots[0]
     other = next(index for index in block.slots if placement[index] != placement[first])
     return Refusal(
@@ -104,19 +99,15 @@ def _torn(slots: Sequence[Slot], block: Block, placement: Sequence[torch.device]
     )
 
 
-def _rooms(moves: Sequence[Move], slots: Sequence[Slot], free_bytes: FreeBytes) -> Iterator[Room]:
+def _rooms(moves: Moves, slots: Slots, free_bytes: FreeBytes) -> Iterator[Room]:
+    nbytes = list(moves.nbytes)
+    for index, block in moves.special():
+        nbytes[index] = slots.looks.nbytes[block.slots[0]] if block.opaque else packed(block.spans)[1]
     needs: defaultdict[torch.device, int] = defaultdict(int)
-    for target, group in groupby(moves, itemgetter(1)):
-        needs[target] += sum([_needs(block, slots) for block, _ in group])
+    for (_, target), indices in moves.ways.items():
+        needs[target] += sum([nbytes[index] for index in indices])
     for device, size in needs.items():
         yield Room(device, size, free_bytes(device))
-
-
-def _needs(block: Block, slots: Sequence[Slot]) -> int:
-    indices, _, size, spans = block
-    if len(spans) == 1:
-        return spans[0][1] - spans[0][0]
-    return slots[indices[0]].nbytes if size < 0 else packed(spans)[1]
 
 
 def _room_refusals(rooms: Sequence[Room]) -> Iterator[Refusal]:
@@ -131,10 +122,10 @@ def _room_refusals(rooms: Sequence[Room]) -> Iterator[Refusal]:
             )
 
 
-def _mps_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Refusal]:
-    for index in (index for move in moves if move.target.type == "mps" for index in move.block.slots):
+def _mps_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
+    for index in moves.slots():
         slot = slots[index]
-        if slot.tensor.dtype in _NOT_ON_MPS:
+        if slot.tensor.dtype in _NOT_ON_MPS and moves.placement[index].type == "mps":
             yield Refusal("R040", str(slot.path), f"mps has no {slot.tensor.dtype}", "convert it first: .float()")
 
 
@@ -144,12 +135,12 @@ def _no_storages(device: torch.device) -> Note:
     )
 
 
-def _mixed_refusals(slots: Sequence[Slot], moves: Sequence[Move]) -> Iterator[Refusal]:
-    for move in moves:
-        first, *others = (slots[index] for index in move.block.slots)
+def _mixed_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
+    for index, block in moves.special():
+        first, *others = (slots[each] for each in block.slots)
         for other in others:
             if other.tensor.dtype != first.tensor.dtype:
-                why = f"shares memory with {first.path} of another dtype, which {move.target.type} cannot"
+                why = f"shares memory with {first.path} of another dtype, which {moves[index].target.type} cannot"
                 yield Refusal("R043", str(other.path), why, "clone one of them first")
 
 
@@ -183,7 +174,7 @@ def _keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
     for pattern, fits in keep.patterns.items():
         if not any(fits(path) for path in here):
             yield Refusal("R011", f"keep={pattern!r}", "no path matches it", remedy)
-    known = {id(slot.tensor) for slot in inventory.slots} | {id(shell.tensor) for shell in inventory.shells}
+    known = {*map(id, inventory.slots.tensors)} | {id(shell.tensor) for shell in inventory.shells}
     for name, value in keep.roots.items():
         if id(value) not in known and id(value) not in inventory.holders and not _shares_any(inventory, value):
             yield Refusal("R011", f"keep={name}", "this object is not part of the state", remedy)
@@ -195,12 +186,10 @@ def _shares_any(inventory: Inventory, value: Any) -> bool:
     return any(id(each) in inventory.number or id(each) in inventory.holders for each in inside)
 
 
-def _repoints(
-    inventory: Inventory, keep: Keep, moves: Sequence[Move], target: torch.device
-) -> tuple[list[Repoint], list[Note]]:
+def _repoints(inventory: Inventory, keep: Keep, moves: Moves, target: torch.device) -> tuple[list[Repoint], list[Note]]:
     if not inventory.device_values:
         return [], []
-    homes = {move.block.device for move in moves if move.target == target and move.block.device != target}
+    homes = {home for home, place in moves.ways if place == target != home}
     repoints, notes = [], []
     for value in inventory.device_values:
         device = _devices.remembered(value.what, value.value) or torch.device(value.value)

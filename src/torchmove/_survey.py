@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import compress, count
-from operator import add, attrgetter, ne
+from operator import ne
 from typing import Any
 
 from torch import nn
@@ -15,15 +14,15 @@ from torch.optim import Optimizer
 from torchmove import _paths
 from torchmove._collector import without_collector
 from torchmove._graphs import in_live_graphs
-from torchmove._records import Block, Fact, Inventory, Slot, Told, make_slot
-from torchmove._storage import Looks, look_at_wholes, plain_torch, reached
-from torchmove._walk import Walk, path_of
+from torchmove._records import Block, Blocks, Fact, Inventory, Slots, Told
+from torchmove._storage import look_at_wholes, plain_torch, reached
+from torchmove._walk import Walk
 
 
 def survey(objects: Mapping[str, Any], *, besides: Sequence[Any] = ()) -> Inventory:
     """The inventory of some objects, each under the name its paths begin with. What is in `besides` is not entered."""
     walk = Walk()
-    walk.holders.update((id(each), (each, _paths.root("..."))) for each in besides)
+    walk.holders.update((id(each), (each, _paths.NOWHERE)) for each in besides)
     roots = [(_paths.root(name), value) for name, value in _modules_first(objects)]
     # A given object is found under its own name, not inside another one that holds it too.
     walk.holders.update((id(value), (value, path)) for path, value in roots)
@@ -47,8 +46,10 @@ def _modules_first(objects: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
-    slots, blocks = _slots_and_blocks(walk)
-    ids = walk.seen if len(walk.seen) == len(slots) else map(id, map(attrgetter("tensor"), slots))
+    slots = _slots(walk)
+    blocks = _blocks(slots)
+    in_order = len(walk.windows) == len(walk.tensors)
+    number = walk.seen if in_order else dict(zip(map(id, slots.tensors), count()))
     return Inventory(
         objects=tuple(objects.values()),
         roots=tuple(objects),
@@ -59,41 +60,40 @@ def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
         told=(*walk.told, *_told(slots, walk), *_told_of_blocks(slots, blocks)),
         also=tuple(walk.also),
         holders=walk.holders,
-        number=dict(zip(ids, range(len(slots)), strict=True)),
+        number=number,
     )
 
 
-_make_block = partial(tuple.__new__, Block)  # like Block(...), from a tuple, and cheaper
+def _slots(walk: Walk) -> Slots:
+    if len(walk.windows) == len(walk.tensors):
+        return Slots(walk.tensors, walk.looks, walk.origins, range(len(walk.tensors)))
+    walk.looks.extend(look_at_wholes([walk.tensors[index] for index in walk.wholes]))
+    order = [*walk.windows, *walk.wholes]
+    return Slots([walk.tensors[index] for index in order], walk.looks, walk.origins, order)
 
 
-def _slots_and_blocks(walk: Walk) -> tuple[tuple[Slot, ...], tuple[Block, ...]]:
-    looks = walk.looks
-    looks.extend(look_at_wholes([found[0] for found in walk.wholes]))
-    found = [*walk.windows, *walk.wholes]
-    slots = tuple(map(make_slot, map(add, found, zip(*looks, strict=True))))
-    return slots, tuple(_blocks(slots, looks))
-
-
-def _blocks(slots: Sequence[Slot], looks: Looks) -> list[Block]:
+def _blocks(slots: Slots) -> Blocks:
     """The slots by storage. Nearly always a storage has one, and it sees all of it."""
-    devices, seen_bytes, storages, sizes = looks
+    devices, seen_bytes, storages, sizes = slots.looks
+    alone = len({*storages}) == len(storages)
+    if alone and seen_bytes == sizes:
+        return Blocks(slots.looks, range(len(slots)), {})
     first_of = dict(zip(reversed(storages), range(len(slots) - 1, -1, -1), strict=True))
-    whole = {size: ((0, size),) for size in set(sizes)}
-    columns = zip(zip(range(len(slots)), strict=True), devices, sizes, map(whole.__getitem__, sizes), strict=True)
-    blocks = list(map(_make_block, columns))
-    shared = _shared(storages, first_of) if len(first_of) < len(slots) else {}
+    shared = {} if alone else _shared(storages, first_of)
     in_part = compress(count(), map(ne, seen_bytes, sizes))
+    special = {}
     for first in {first_of[storages[index]] for index in in_part} | shared.keys():
         indices = shared.get(first, (first,))
-        blocks[first] = blocks[first]._replace(slots=indices, spans=_spans([slots[index] for index in indices]))
-    return [blocks[first] for first in sorted(first_of.values())] if shared else blocks
+        special[first] = Block(indices, devices[first], sizes[first], _spans(slots, indices))
+    return Blocks(slots.looks, sorted(first_of.values()) if shared else range(len(slots)), special)
 
 
-def _spans(sharing: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
-    size = sharing[0].storage_bytes
-    if any(slot.nbytes == size for slot in sharing):
+def _spans(slots: Slots, sharing: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    _, seen_bytes, _, sizes = slots.looks
+    size = sizes[sharing[0]]
+    if any(seen_bytes[index] == size for index in sharing):
         return ((0, size),)
-    return reached(sharing) if size >= 0 else ()
+    return reached([slots.tensors[index] for index in sharing if seen_bytes[index]]) if size >= 0 else ()
 
 
 def _shared(storages: Sequence[int], first_of: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
@@ -106,23 +106,25 @@ def _shared(storages: Sequence[int], first_of: Mapping[int, int]) -> dict[int, t
     return {first: (first, *others) for first, others in shared.items()}
 
 
-def _told(slots: Sequence[Slot], walk: Walk) -> Iterator[Told]:
+def _told(slots: Slots, walk: Walk) -> Iterator[Told]:
     """What stands in the way of moving a tensor, as far as the tensor itself shows it."""
-    for found in walk.results:
-        if found[4] != "computed":
-            yield Told(path_of(found), found[0], _GRAPH_INSIDE)
-    leaves = [found for found in walk.trained if found[4] not in _NEVER_TRAINED]
-    computed = [found[0] for found in walk.results if found[4] == "computed"]
-    live = in_live_graphs([found[0] for found in leaves], besides=computed)
-    if live:
-        yield from (Told(path_of(found), found[0], _GRAPH_OVER) for found in leaves if id(found[0]) in live)
-    if any(device.type == "meta" for device in set(map(attrgetter("device"), slots))):
+    tensors, origins = walk.tensors, walk.origins
+    computed = {index for index in walk.results if origins.of(index).role == "computed"}
+    for index in walk.results:
+        if index not in computed:
+            yield Told(origins.of(index).path, tensors[index], _GRAPH_INSIDE)
+    live = in_live_graphs([tensors[index] for index in walk.trained], besides=[tensors[index] for index in computed])
+    for index in walk.trained if live else ():
+        if id(tensors[index]) in live and origins.of(index).role not in _NEVER_TRAINED:
+            yield Told(origins.of(index).path, tensors[index], _GRAPH_OVER)
+    if any(device.type == "meta" for device in set(slots.looks.devices)):
         yield from (Told(slot.path, slot.tensor, _META) for slot in slots if slot.device.type == "meta")
 
 
-def _told_of_blocks(slots: Sequence[Slot], blocks: Sequence[Block]) -> Iterator[Told]:
-    for indices, _, _, _ in [block for block in blocks if block[3] and block[3][-1][1] > block[2]]:
-        yield Told(slots[indices[0]].path, slots[indices[0]].tensor, _FREED)
+def _told_of_blocks(slots: Slots, blocks: Blocks) -> Iterator[Told]:
+    for indices, _, size, spans in blocks.special.values():
+        if spans and spans[-1][1] > size:
+            yield Told(slots[indices[0]].path, slots.tensors[indices[0]], _FREED)
 
 
 _NEVER_TRAINED = {"gradient", "state"}  # a graph that leads to one of these ends in the tensor itself

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +43,7 @@ class Case(NamedTuple):
 
 def verify_move(now: Inventory, plan: Plan, windows_before: Windows) -> Verdict:
     """Is the state what the plan made of it?"""
-    same = len(now.slots) == len(now.number) and list(now.number) == list(plan.inventory.number)
+    same = len(now.slots) == len(now.number) and [*now.number] == [*plan.inventory.number]
     with plain_torch():
         case = Case(now, plan, windows_of(now.slots), windows_before, same)
     checks = dict(_MOVE_CHECKS)
@@ -93,7 +92,7 @@ def _identity(case: Case) -> Iterator[Finding]:
 
 def _sharing(case: Case) -> Iterator[Finding]:
     """Windows of one storage are windows of one storage still."""
-    shared = [block for block in case.plan.inventory.blocks if len(block[0]) > 1]
+    shared = case.plan.inventory.blocks.shared()
     slots, now_at = case.now.slots, {index: at for index, at, _ in case.pairs()} if shared else {}
     for block in shared:
         present = [slots[now_at[index]] for index in block.slots if index in now_at]
@@ -107,7 +106,7 @@ def _sharing(case: Case) -> Iterator[Finding]:
 
 def _overlaps(case: Case) -> Iterator[Finding]:
     """Windows that overlap did so before, by as much."""
-    shared = [block for block in case.now.blocks if len(block[0]) > 1]
+    shared = case.now.blocks.shared()
     before = {at: index for index, at, _ in case.pairs()} if shared else {}
     for block in shared:
         known = [at for at in block.slots if at in before and case.now.slots[at].nbytes]
@@ -126,10 +125,11 @@ def _apart_before(case: Case, one: int, other: int) -> int | None:
 
 
 def _placement(case: Case) -> Iterator[Finding]:
-    if case.same and tuple(map(_device, case.now.slots)) == case.plan.placement:
+    devices, placement = case.now.slots.looks.devices, case.plan.placement
+    if case.same and devices == placement:
         return
     for index, at, slot in case.pairs():
-        device, place = case.now.slots[at].device, case.plan.placement[index]
+        device, place = devices[at], placement[index]
         if device != place:
             yield Finding("V401", str(slot.path), f"is on {device}, should be on {place}", _REPORT_IT)
 
@@ -158,19 +158,15 @@ def _without_offsets(windows: Windows) -> tuple[object, ...]:
     return windows.dtypes, windows.shapes, windows.strides, windows.requires_grads
 
 
-_device = attrgetter("device")
-
-
 # ---------------------------------------------------------------- at any time
 
 
 def _in_place(case: Case) -> Iterator[Finding]:
     holders = {id(path): holder for holder, path in case.now.holders.values()}
-    for move in case.plan.moves:
-        for index in move.block.slots:
-            slot = case.now.slots[index]
-            why = f"is on {slot.device}, not on {move.target}: {_what_it_is(slot, holders)}"
-            yield Finding("V401", str(slot.path), why, _how_to_mend(slot, holders))
+    for index in case.plan.moves.slots():
+        slot, place = case.now.slots[index], case.plan.placement[index]
+        why = f"is on {slot.device}, not on {place}: {_what_it_is(slot, holders)}"
+        yield Finding("V401", str(slot.path), why, _how_to_mend(slot, holders))
 
 
 def _holder(slot: Slot, holders: dict[int, Any]) -> Any:

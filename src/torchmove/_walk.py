@@ -6,51 +6,50 @@ collects the tensors; they are read all together, in columns, which is the quick
 
 from __future__ import annotations
 
-import functools
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import compress, islice
+from itertools import chain, compress, count, repeat
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchmove import _devices, _paths
+from torchmove._carried import hung_on, on_class
 from torchmove._paths import Path, make_path
 from torchmove._records import (
+    Also,
     Bunch,
     Child,
     DeviceValue,
     Fact,
+    GradientsOf,
     Level,
+    Looks,
+    Origins,
     Owner,
     Reader,
     Role,
+    Run,
     Shell,
+    StateOfEach,
+    States,
     Told,
-    attribute,
     make_child,
-    make_owner,
+    make_several,
 )
 from torchmove._shells import PLAIN, Unmovable, all_windows, is_window, parts_of
-from torchmove._storage import AT_ONCE, Looks, look_all
+from torchmove._storage import AT_ONCE, look_all
 from torchmove._stored import ATOMS
 from torchmove.readers import reader_for
-
-# A tensor that the walk came across, as the first fields of its slot: tensor, before, how, what, role, owner.
-Found = tuple[Tensor, Path | None, str, Any, Role, Owner | None]
-
-
-def path_of(found: Found) -> Path:
-    return make_path(found[1:4])
 
 
 class _Stair(NamedTuple):
     """Where the walk stands in one holder: what is left to visit there, and what its children inherit."""
 
-    children: Iterator[Child | Bunch | Fact]
+    children: Iterator[Child | Bunch | States | Fact]
     path: Path
     holder: Any
     role: Role | None
@@ -61,13 +60,15 @@ class Walk:
     """One survey under way. Walks with a stack of its own: a state may be deeper than Python's."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, Found] = {}  # every tensor, by its id, as found first
-        self.also: list[tuple[int, Path | None, str, Any]] = []  # its id, and a further path that leads to it
-        self.windows: list[Found] = []
+        self.tensors: list[Tensor] = []  # every one, in the order in which they were found
+        self.origins = Origins()
+        self.seen: dict[int, int] = {}  # which of them it is, by its id
+        self.also: list[Also] = []
+        self.windows: list[int] = []  # which of them are windows on storages
         self.looks = Looks([], [], [], [])  # what was read of the windows
-        self.wholes: list[Found] = []
-        self.trained: list[Found] = []  # those that require a gradient
-        self.results: list[Found] = []  # those that are the result of a computation and have its graph
+        self.wholes: list[int] = []
+        self.trained: list[int] = []  # those that require a gradient
+        self.results: list[int] = []  # those that are the result of a computation and have its graph
         self.shells: list[Shell] = []
         self.told: list[Told] = []
         self.device_values: list[DeviceValue] = []
@@ -91,32 +92,81 @@ class Walk:
         while stack:
             stair = stack[-1]
             for child in stair.children:
-                if isinstance(child, Fact):
-                    self.told.append(Told(stair.path, stair.holder, child))
-                elif self.visit_bunch(child, stair) if isinstance(child, Bunch) else self.visit(child, stair):
+                if self.visit_kind.get(type(child), Walk.refuse)(self, child, stair):
                     break  # a new stair is on the stack; this one goes on after it
             else:
                 stack.pop()
+
+    def refuse(self, child: Any, stair: _Stair) -> bool:
+        said = "a reader yields tm.attribute(...) and tm.item(...)"
+        raise TypeError(f"{stair.path}: {said}, and this one a {type(child).__name__}")
+
+    def visit_fact(self, fact: Fact, stair: _Stair) -> bool:
+        self.told.append(Told(stair.path, stair.holder, fact))
+        return False
+
+    def visit_states(self, states: States, stair: _Stair) -> bool:
+        """See to all that an optimizer keeps. True: it has to be seen to bunch by bunch, which comes next."""
+        parameters, kept = list(map(id, states.entries)), list(states.entries.values())
+        if set(map(type, kept)) <= {dict}:
+            owners = chain.from_iterable(map(repeat, count(), map(len, kept)))
+            run = StateOfEach(
+                before=stair.path,
+                optimizer=states.optimizer,
+                parameters=parameters,
+                places=list(map(self.seen.get, parameters)),
+                groups=states.groups(),
+                owners=list(owners),
+                keys=list(chain.from_iterable(kept)),
+            )
+            if self.all_new(list(chain.from_iterable(map(dict.values, kept))), run):
+                return False
+        self.stack.append(_make_stair((states.one_by_one(), stair.path, states.entries, None, None)))
+        return True
 
     def visit_bunch(self, bunch: Bunch, stair: _Stair) -> bool:
         """See to many children. True: some are holders, which come next."""
         how, entries, role, owner, at = bunch
         before = self.step(stair.path, *at) if at else stair.path
-        seen, also, rest = self.seen, self.also, []
+        if len(entries) > _MANY and self.all_known(bunch, before):
+            return False
+        seen, tensors, keys, rest = self.seen, self.tensors, [], []
         for key, value in entries.items():
             kind = type(value)
             if kind in PLAIN or issubclass(kind, Tensor):
-                # As find() does, without the call: most tensors of a state are found here.
+                # As find() does, but one run for all: most tensors of a state are found here.
                 me = id(value)
                 if me in seen:
-                    also.append((me, before, how, key))
+                    self.also.append(Also((me,), before, how, (key,)))
                 else:
-                    seen[me] = (value, before, how, key, role, owner)
+                    seen[me] = len(tensors)
+                    tensors.append(value)
+                    keys.append(key)
             elif kind not in ATOMS:
                 rest.append(make_child((how, key, value, role, owner)))
+        if keys:
+            self.origins.add(make_several((before, how, keys, role, owner)), len(keys))
         if rest:
             self.stack.append(_make_stair((iter(rest), before, entries, role, owner)))
         return bool(rest)
+
+    def all_new(self, values: list[Tensor], run: Run) -> bool:
+        """If these are tensors that were not found yet, they are now."""
+        ids = list(map(id, values))
+        if not set(map(type, values)) <= PLAIN or len({*ids}) < len(ids) or any(map(self.seen.__contains__, ids)):
+            return False
+        self.seen.update(zip(ids, count(len(self.tensors))))
+        self.tensors += values
+        self.origins.add(run, len(values))
+        return True
+
+    def all_known(self, bunch: Bunch, before: Path) -> bool:
+        """If these are tensors that were all found before, they are noted; such are the parameters of an optimizer."""
+        ids = list(map(id, bunch.entries.values()))
+        if not all(map(self.seen.__contains__, ids)):
+            return False
+        self.also.append(Also(ids, before, bunch.how, list(bunch.entries)))
+        return True
 
     def visit(self, child: Child, stair: _Stair) -> bool:
         """See to one child. True: it has children of its own, which come next."""
@@ -141,8 +191,8 @@ class Walk:
 
     def step(self, before: Path, how: str, what: Any) -> Path:
         if how is _paths.KEYED:
-            found = self.seen.get(id(what))
-            what = path_of(found) if found else _NOWHERE
+            index = self.seen.get(id(what))
+            what = _paths.NOWHERE if index is None else self.origins.of(index).path
         return make_path((before, how, what))
 
     def open(self, value: Any, path: Path, role: Role | None, owner: Owner | None) -> None:
@@ -150,15 +200,17 @@ class Walk:
         reader = self.readers.get(kind)
         if reader is None:
             reader = self.readers[kind] = reader_for(kind)
-            self.told += [Told(path, value, fact) for fact in _on_class(kind)]
+            self.told += [Told(path, value, fact) for fact in on_class(kind)]
         self.stack.append(_make_stair((iter(reader(value)), path, value, role, owner)))
 
     def find(self, tensor: Tensor, before: Path | None, how: str, what: Any, role: Role, owner: Owner | None) -> None:
         me = id(tensor)
         if me in self.seen:
-            self.also.append((me, before, how, what))
+            self.also.append(Also((me,), before, how, (what,)))
         else:
-            self.seen[me] = (tensor, before, how, what, role, owner)
+            self.seen[me] = len(self.tensors)
+            self.tensors.append(tensor)
+            self.origins.add(make_several((before, how, (what,), role, owner)), 1)
 
     def note_device(self, child: Child, stair: _Stair) -> None:
         if _devices.remembered(child.what, child.value) is not None:
@@ -170,103 +222,95 @@ class Walk:
 
     def follow_tensors(self) -> None:
         done = 0
-        while done < len(self.seen):
-            wave = list(islice(self.seen.values(), done, None))
-            done = len(self.seen)
-            for start in range(0, len(wave), AT_ONCE):
-                self.follow(wave[start : start + AT_ONCE])
+        while done < len(self.tensors):
+            start, done = done, len(self.tensors)
+            for first in range(start, done, AT_ONCE):
+                self.follow(range(first, min(first + AT_ONCE, done)))
             self.climb()
 
-    def follow(self, found: list[Found]) -> None:
-        tensors = [each[0] for each in found]
+    def follow(self, wave: Sequence[int]) -> None:
+        tensors = self.tensors[wave[0] : wave[-1] + 1]
         if not all_windows(tensors):
-            found = [*self.without_shells(found)]
+            wave = [*self.without_shells(wave)]
             # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
-            tensors = [tensor if type(tensor) in PLAIN else tensor.data for tensor, *_ in found]
-        self.windows += found
+            own = [self.tensors[index] for index in wave]
+            tensors = [tensor if type(tensor) in PLAIN else tensor.data for tensor in own]
+        self.windows += wave
         self.looks.extend(look_all(tensors))
-        self.find_gradients(found)
-        self.find_carried(found)
+        self.find_gradients(wave)
+        self.find_carried(wave)
 
-    def without_shells(self, wave: Iterable[Found]) -> Iterator[Found]:
-        for found in wave:
-            if is_window(found[0]):
-                yield found
+    def without_shells(self, wave: Sequence[int]) -> Iterator[int]:
+        for index in wave:
+            if is_window(self.tensors[index]):
+                yield index
             else:
-                self.visit_shell(found)
+                self.visit_shell(index)
 
-    def find_gradients(self, wave: Sequence[Found]) -> None:
-        tensors = [found[0] for found in wave]
+    def find_gradients(self, wave: Sequence[int]) -> None:
+        tensors = [self.tensors[index] for index in wave]
         trained = [*compress(wave, map(_requires_grad, tensors))]
         self.trained += trained
-        results = [found for found in trained if found[0].grad_fn is not None]
+        results = [index for index in trained if self.tensors[index].grad_fn is not None]
         if results:
             self.results += results
             # Asking the result of a computation for its gradient is answered with a warning.
-            wave = [found for found in wave if found[0].grad_fn is None]
-            tensors = [found[0] for found in wave]
-        for found, gradient in zip(wave, map(_grad, tensors), strict=True):
-            if gradient is not None:
-                owner = make_owner((Tensor, _NO_GROUP, found[0]))
-                self.find(gradient, path_of(found), _paths.ATTRIBUTE, "grad", "gradient", owner)
+            wave = [index for index in wave if self.tensors[index].grad_fn is None]
+            tensors = [self.tensors[index] for index in wave]
+        gradients = list(map(_grad, tensors))
+        if gradients.count(None) < len(gradients):
+            self.find_each([(index, each) for index, each in zip(wave, gradients, strict=True) if each is not None])
 
-    def find_carried(self, wave: Sequence[Found]) -> None:
+    def find_each(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
+        ids = [id(self.tensors[index]) for index, _ in gradients]
+        run = GradientsOf([index for index, _ in gradients], ids)
+        if not self.all_new([gradient for _, gradient in gradients], run):
+            for at, (_, gradient) in enumerate(gradients):
+                self.find(gradient, *run.origin(at, self.origins))
+
+    def find_carried(self, wave: Sequence[int]) -> None:
         """What hangs on tensors, attributes and hooks. Mostly nothing does, and the collector can tell at once."""
-        if len(gc.get_referents(*[found[0] for found in wave])) <= len(wave) * _BARE:
+        tensors = [self.tensors[index] for index in wave]
+        if len(gc.get_referents(*tensors)) <= len(wave) * _BARE:
             return
-        for found in wave:
-            tensor = found[0]
+        for index, tensor in zip(wave, tensors, strict=True):
             if tensor.__dict__ or tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
-                self.push(found, _hung_on(tensor))
+                self.push(index, hung_on(tensor))
 
-    def push(self, found: Found, children: Iterable[Child]) -> None:
-        self.stack.append(_make_stair((iter(children), path_of(found), found[0], None, None)))
+    def push(self, index: int, children: Iterable[Child]) -> None:
+        path = self.origins.of(index).path
+        self.stack.append(_make_stair((iter(children), path, self.tensors[index], None, None)))
 
-    def visit_shell(self, found: Found) -> None:
-        tensor, _, _, _, role, owner = found
+    def visit_shell(self, index: int) -> None:
+        tensor = self.tensors[index]
         try:
             parts = parts_of(tensor)
         except Unmovable as error:
-            self.tell(found, Fact("R031", str(error), "keep it, or move it by its own means before"))
+            fact = Fact("R031", str(error), "keep it, or move it by its own means before")
+            self.told.append(Told(self.origins.of(index).path, tensor, fact))
             return
-        self.find_gradients([found])
+        self.find_gradients([index])
         if parts is None:
-            self.wholes.append(found)
-            self.push(found, _hung_on(tensor))
+            self.wholes.append(index)
+            self.push(index, hung_on(tensor))
             return
         inner = tuple(part.tensor for part in parts.parts)
-        self.shells.append(Shell(tensor, path_of(found), role, owner, inner, parts.rebuild))
-        inside = [Child(part.how, part.what, part.tensor, role, owner) for part in parts.parts]
-        self.push(found, [*inside, *_hung_on(tensor, besides=inner)])
+        origin = self.origins.of(index)
+        self.shells.append(Shell(tensor, origin.path, origin.role, origin.owner, inner, parts.rebuild))
+        inside = [Child(part.how, part.what, part.tensor, origin.role, origin.owner) for part in parts.parts]
+        self.push(index, [*inside, *hung_on(tensor, besides=inner)])
 
-    def tell(self, found: Found, fact: Fact) -> None:
-        self.told.append(Told(path_of(found), found[0], fact))
+    visit_kind: ClassVar[dict[type, Callable[[Walk, Any, _Stair], bool]]] = {
+        Child: visit,
+        Bunch: visit_bunch,
+        States: visit_states,
+        Fact: visit_fact,
+    }
 
 
-_NO_GROUP: dict[str, Any] = {}
-_NOWHERE = _paths.root("...")
+_MANY = 16
 # Like _Stair(...), from a tuple, and cheaper.
 _make_stair = partial(tuple.__new__, _Stair)
 _requires_grad, _grad = attrgetter("requires_grad"), attrgetter("grad")
 # What the collector sees behind a tensor that carries nothing: its type.
 _BARE = len(gc.get_referents(torch.empty(0, device="cpu")))
-
-
-def _hung_on(tensor: Tensor, besides: tuple[Tensor, ...] = ()) -> Iterator[Child]:
-    """What a tensor carries besides its gradient: attributes and hooks."""
-    for name, value in tensor.__dict__.items():
-        if type(value) not in ATOMS and not any(value is part for part in besides):
-            yield attribute(name, value)
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        hooks = getattr(tensor, name)
-        if hooks:
-            yield attribute(name, hooks)
-
-
-def _on_class(kind: type) -> Iterator[Fact]:
-    for base in kind.__mro__:
-        for name, value in vars(base).items():
-            if issubclass(type(value), Tensor):
-                yield Fact("N021", f"{base.__name__}.{name} is a tensor on the class: it is out of reach and stays")
-            elif type(value) is functools._lru_cache_wrapper and value.cache_info().currsize:
-                yield Fact("N033", f"{base.__name__}.{name} is an lru_cache on the class: clear it, its entries stay")

@@ -1,10 +1,12 @@
 """The nouns of the chain: Inventory, Plan, Receipt, Verdict and what they are made of. Frozen data that prints itself.
 
-The small ones are named tuples: a state may have 100 000 tensors, and a named tuple is the cheapest thing to make.
+The small ones are named tuples, and what there is one of for each tensor is kept in columns: a state may have 100 000.
 """
 
-from torchmove._records.inventory import Block, DeviceValue, Inventory, Shell, Slot, Told, Window, Windows, make_slot
-from torchmove._records.planned import Digest, Move, Note, Plan, Refusal, Repoint, Room, Stay
+from torchmove._records.blocks import Block, Blocks, Move, Moves
+from torchmove._records.inventory import Also, DeviceValue, Inventory, Shell, Told
+from torchmove._records.origins import GradientsOf, Origins, Run, StateOfEach, make_several
+from torchmove._records.planned import Digest, Note, Plan, Refusal, Repoint, Room, Stay
 from torchmove._records.reading import (
     Bunch,
     Child,
@@ -13,18 +15,21 @@ from torchmove._records.reading import (
     Owner,
     Reader,
     Role,
+    States,
     attribute,
     item,
     make_bunch,
     make_child,
-    make_owner,
 )
-from torchmove._records.receipt import Advance, Cargo, Held, Mover, Receipt
+from torchmove._records.receipt import Advance, Cargo, Held, Load, Mover, Receipt
+from torchmove._records.slots import Looks, Slot, Slots, Window, Windows
 from torchmove._records.verdict import Finding, Verdict
 
 __all__ = [
     "Advance",
+    "Also",
     "Block",
+    "Blocks",
     "Bunch",
     "Cargo",
     "Child",
@@ -32,12 +37,17 @@ __all__ = [
     "Digest",
     "Fact",
     "Finding",
+    "GradientsOf",
     "Held",
     "Inventory",
     "Level",
+    "Load",
+    "Looks",
     "Move",
     "Mover",
+    "Moves",
     "Note",
+    "Origins",
     "Owner",
     "Plan",
     "Reader",
@@ -46,8 +56,12 @@ __all__ = [
     "Repoint",
     "Role",
     "Room",
+    "Run",
     "Shell",
     "Slot",
+    "Slots",
+    "StateOfEach",
+    "States",
     "Stay",
     "Told",
     "Verdict",
@@ -57,6 +71,5 @@ __all__ = [
     "item",
     "make_bunch",
     "make_child",
-    "make_owner",
-    "make_slot",
+    "make_several",
 ]

@@ -11,15 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from torchmove._paths import Path
-from torchmove._records.inventory import Block, DeviceValue, Inventory
+from torchmove._records.blocks import Move, Moves
+from torchmove._records.inventory import DeviceValue, Inventory
 from torchmove.report import Reported, Sheet, Table, counted, readable_bytes, table
-
-
-class Move(NamedTuple):
-    """A block that travels, and where to."""
-
-    block: Block
-    target: torch.device
 
 
 class Stay(NamedTuple):
@@ -78,13 +72,13 @@ class Plan(Reported):
 
     inventory: Inventory
     target: torch.device
-    moves: tuple[Move, ...]
+    moves: Moves
     reasons: Mapping[int, str]  # why a slot stays, by its index
     repoints: tuple[Repoint, ...]
     refusals: tuple[Refusal, ...]
     notes: tuple[Note, ...]
     rooms: tuple[Room, ...]
-    placement: tuple[torch.device, ...]  # where each slot will be, in the inventory's order
+    placement: Sequence[torch.device]  # where each slot will be, in the inventory's order
     digests: tuple[Digest, ...] | None = None  # each slot's bytes, where asked for
 
     @property
@@ -107,7 +101,7 @@ class Plan(Reported):
 
     @property
     def tensors(self) -> int:
-        return sum(len(move.block.slots) for move in self.moves)
+        return sum(1 for _ in self.moves.slots())
 
     def sheet(self) -> Sheet:
         verb = "cannot move" if self.refusals else "would move"

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from torchmove._paths import ATTRIBUTE, ITEM
+from torchmove._paths import ATTRIBUTE, ITEM, KEYED
 
 Role = Literal["parameter", "buffer", "gradient", "state", "computed", "tensor"]
 
 
 class Owner(NamedTuple):
-    """Whose a tensor is: a parameter's, as state in an optimizer or as gradient, or (None) a group's."""
+    """Whose a tensor is: a parameter's, as state in an optimizer or as gradient, by its id; or (None) a group's."""
 
     optimizer: type
     group: Mapping[str, Any]
-    parameter: Tensor | None
+    parameter: int | None
 
 
 class Child(NamedTuple):
@@ -44,10 +44,31 @@ class Bunch(NamedTuple):
     at: tuple[str, Any] | None = None
 
 
-# Like Child(...), Bunch(...) and Owner(...), from a tuple of all fields, and cheaper.
+class States(NamedTuple):
+    """What an optimizer keeps for each parameter, nearly always in a dict for each: a bunch of bunches."""
+
+    optimizer: type
+    entries: Mapping[Tensor, Any]
+    group_of: Mapping[int, Mapping[str, Any]]  # by the parameter's id
+
+    def groups(self) -> list[Mapping[str, Any]]:
+        return [self.group_of.get(id(parameter), _NO_GROUP) for parameter in self.entries]
+
+    def one_by_one(self) -> Iterator[Child | Bunch]:
+        """The same, for a walk that has to look closer."""
+        for (parameter, state), group in zip(self.entries.items(), self.groups(), strict=True):
+            owner = Owner(self.optimizer, group, id(parameter))
+            if isinstance(state, dict):
+                yield Bunch(ITEM, state, "state", owner, (KEYED, parameter))
+            else:
+                yield Child(KEYED, parameter, state, "state", owner)
+
+
+_NO_GROUP: dict[str, Any] = {}
+
+# Like Child(...) and Bunch(...), from a tuple of all fields, and cheaper.
 make_child = partial(tuple.__new__, Child)
 make_bunch = partial(tuple.__new__, Bunch)
-make_owner = partial(tuple.__new__, Owner)
 
 
 def attribute(name: str, value: Any, role: Role | None = None, owner: Owner | None = None) -> Child:
@@ -63,7 +84,7 @@ def item(key: Any, value: Any, role: Role | None = None, owner: Owner | None = N
 class Level(NamedTuple):
     """Children one step further down, for a reader that knows more of them than the container they are in."""
 
-    children: Iterable[Child | Bunch]
+    children: Iterable[Child | Bunch | States]
     container: Any
 
 
@@ -78,4 +99,4 @@ class Fact(NamedTuple):
 class Reader(Protocol):
     """Says what is inside one kind of holder, from stored state alone: no property and no user code runs."""
 
-    def __call__(self, holder: Any, /) -> Iterable[Child | Bunch | Fact]: ...
+    def __call__(self, holder: Any, /) -> Iterable[Child | Bunch | States | Fact]: ...

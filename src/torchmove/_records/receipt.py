@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from torchmove._paths import Path
-from torchmove._records.inventory import Block, Windows
+from torchmove._records.blocks import Block, Moves
 from torchmove._records.planned import Plan, describe_moves, stays_table
+from torchmove._records.slots import Windows
 from torchmove._records.verdict import Verdict
 from torchmove.report import Reported, Sheet, readable_bytes, table
 
@@ -29,6 +30,27 @@ class Cargo(NamedTuple):
     dense: bool
 
 
+class Load(Sequence[Cargo]):
+    """All that a mover shall copy, in columns."""
+
+    def __init__(self, sources: Sequence[Tensor], moves: Moves, dense: Sequence[bool]) -> None:
+        self.sources, self.moves, self.dense = sources, moves, dense
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    @overload
+    def __getitem__(self, index: int) -> Cargo: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Cargo]: ...
+
+    def __getitem__(self, index: int | slice) -> Cargo | list[Cargo]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        return Cargo(self.sources[index], *self.moves[index], self.dense[index])
+
+
 Advance = Callable[[int], object]
 
 
@@ -40,7 +62,7 @@ class Mover(Protocol):
 
     name: str
 
-    def copy(self, cargo: Sequence[Cargo], advance: Advance) -> list[Tensor]: ...
+    def copy(self, load: Load, advance: Advance) -> list[Tensor]: ...
 
 
 class Held(NamedTuple):

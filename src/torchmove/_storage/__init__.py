@@ -24,25 +24,24 @@ from torchmove._storage.binding import (
 )
 from torchmove._storage.cutting import BITS, apart, cut
 from torchmove._storage.modes import plain_torch
-from torchmove._storage.reach import bytes_of, cargo_of, packed, reached
-from torchmove._storage.reading import AT_ONCE, Looks, has_storage, look_all, look_at_wholes, windows_of
+from torchmove._storage.reach import bytes_of, load_of, packed, reached
+from torchmove._storage.reading import AT_ONCE, has_storage, look_all, look_at_wholes, windows_of
 from torchmove._storage.watching import Watch, held_elsewhere, storage_key
 
 __all__ = [
     "AT_ONCE",
     "BITS",
     "Gradients",
-    "Looks",
     "Rebinding",
     "Undo",
     "Watch",
     "apart",
     "bytes_of",
     "can_rebind_dense",
-    "cargo_of",
     "cut",
     "has_storage",
     "held_elsewhere",
+    "load_of",
     "look_all",
     "look_at_wholes",
     "packed",

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove._records import Cargo
-
 
 class Rebinding(NamedTuple):
     """A tensor, the window it shall look through, and the way there."""
@@ -61,9 +59,9 @@ def _set_all(tensors: Sequence[Tensor], windows: Sequence[Tensor]) -> None:
         tensor.data = window
 
 
-def can_rebind_dense(cargo: Cargo, copy: Tensor) -> bool:
-    """One answer for all cargo between the same two devices."""
-    return torch._has_compatible_shallow_copy_type(cargo.source, copy)
+def can_rebind_dense(tensor: Tensor, copy: Tensor) -> bool:
+    """One answer for all dense tensors that go the same way."""
+    return torch._has_compatible_shallow_copy_type(tensor, copy)
 
 
 _get_data = attrgetter("data")

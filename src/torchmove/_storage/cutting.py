@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,16 +14,19 @@ from torchmove._storage.reach import packed
 from torchmove._storage.reading import NAMED_TENSORS, has_storage
 
 
-def apart(slab: Tensor, counts: list[int]) -> Sequence[Tensor]:
-    """The parts of a flat tensor, each in a storage of its own, bit for bit."""
-    bits = BITS.get(slab.dtype.itemsize)
-    if slab.device.type != "cuda" or bits is None:
-        parts: Any = torch.split_with_sizes_copy  # torch's stubs know only the form that fills given tensors
-        return parts(slab, counts)  # type: ignore[no-any-return]
-    # Adding zero to all of them takes few kernels where copying takes one each. To integers: arithmetic does not leave
-    # every bit of a float as it is, and neither does torch's own copy of many at once.
-    parts = torch._foreach_add(slab.view(bits).split_with_sizes(counts), 0)
-    return parts if slab.dtype is bits else [part.view(slab.dtype) for part in parts]
+def apart(slab: Tensor, like: list[Tensor]) -> Sequence[Tensor]:
+    """The parts of a flat tensor, each shaped as its like and in a storage of its own, bit for bit."""
+    if slab.device.type != "cuda" or slab.dtype.itemsize not in BITS:
+        several: Any = torch.split_with_sizes_copy  # torch's stubs know only the form that fills given tensors
+        parts = several(slab, list(map(Tensor.numel, like)))
+        return [part if each.dim() == 1 else part.view(each.shape) for part, each in zip(parts, like, strict=True)]
+    # On a GPU: one kernel for many tensors, where copying takes one for each. It computes something that leaves every
+    # bit as it is; torch's own copy of many does not, and most arithmetic on floats neither.
+    if slab.dtype in (torch.float32, torch.float64):
+        return torch._foreach_clamp_max(torch._C._nn.unflatten_dense_tensors(slab, like), math.inf)
+    bits = BITS[slab.dtype.itemsize]
+    copies = torch._foreach_add(torch._C._nn.unflatten_dense_tensors(slab.view(bits), like), 0)
+    return copies if slab.dtype is bits else [copy.view(slab.dtype) for copy in copies]
 
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from operator import and_
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchmove._records import Cargo, Move, Slot
+from torchmove._records import Load, Moves, Slots
 from torchmove._shells import PLAIN
 from torchmove._storage.reading import AT_ONCE, NAMED_TENSORS, has_storage, window_of
 
@@ -21,10 +20,10 @@ LINE_BYTES = 64
 GAP_BYTES = 4096
 
 
-def reached(slots: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
-    """The spans of a storage's bytes that the slots reach, each from the start of a line, with gaps between."""
+def reached(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
+    """The spans of a storage's bytes that tensors reach, each from the start of a line, with gaps between."""
     spans: list[tuple[int, int]] = []
-    for first, stop in sorted(window_of(slot.tensor).extent for slot in slots if slot.nbytes):
+    for first, stop in sorted(window_of(tensor).extent for tensor in tensors):
         start = first - first % LINE_BYTES
         if spans and start < spans[-1][1] + GAP_BYTES:
             spans[-1] = (spans[-1][0], max(stop, spans[-1][1]))
@@ -54,26 +53,24 @@ def bytes_of(tensor: Tensor, start: int, stop: int) -> Tensor:
 # ---------------------------------------------------------------- what a mover is given
 
 
-def cargo_of(moves: Sequence[Move], slots: Sequence[Slot]) -> list[Cargo]:
-    cargo: list[Cargo] = []
-    for start in range(0, len(moves), AT_ONCE):
-        cargo += _some_cargo(moves[start : start + AT_ONCE], slots)
-    return cargo
+def load_of(moves: Moves, slots: Slots) -> Load:
+    sources = [slots.tensors[first] for first in moves.firsts]
+    sizes, special = slots.looks.storage_bytes, moves.blocks.special
+    whole = [sizes[first] > 0 and first not in special for first in moves.firsts]
+    if not all(has_storage(target.type) for _, target in moves.ways):
+        whole = [each and has_storage(move.target.type) for each, move in zip(whole, moves, strict=True)]
+    dense: list[bool] = []
+    for start in range(0, len(sources), AT_ONCE):
+        dense += _dense(sources[start : start + AT_ONCE], whole[start : start + AT_ONCE])
+    return Load(sources, moves, dense)
 
 
-def _some_cargo(moves: Sequence[Move], slots: Sequence[Slot]) -> Iterable[Cargo]:
-    firsts = [slots[block[0][0]] for block, _ in moves]
-    tensors = [slot[0] for slot in firsts]
-    whole = [len(block[0]) == 1 and slot.nbytes == block[2] > 0 for (block, _), slot in zip(moves, firsts, strict=True)]
+def _dense(tensors: Sequence[Tensor], whole: Sequence[bool]) -> Iterable[bool]:
     if any(any(map(is_odd, tensors)) for is_odd in _ODD) or not set(map(type, tensors)) <= PLAIN:
         whole = [each and _is_usual(tensor) for each, tensor in zip(whole, tensors, strict=True)]
-    if not all(map(has_storage, {target.type for target in {target for _, target in moves}})):
-        whole = [each and has_storage(target.type) for each, (_, target) in zip(whole, moves, strict=True)]
-    dense = map(and_, whole, map(Tensor.is_contiguous, tensors))
-    return [_make_cargo((tensor, *move, is_so)) for tensor, move, is_so in zip(tensors, moves, dense, strict=True)]
+    return map(and_, whole, map(Tensor.is_contiguous, tensors))
 
 
-_make_cargo = partial(tuple.__new__, Cargo)
 # Contiguous and yet not just bytes in a row; and a view has a base to be thought of.
 _ODD: tuple[Callable[[Any], bool], ...] = (
     Tensor._is_view,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage
 
-from torchmove._records import Slot, Window, Windows
+from torchmove._records import Looks, Slots, Window, Windows
 from torchmove._shells import PLAIN
 
 # Tensors are read in columns, but not so many at once that they fall out of the processor's cache in between.
@@ -18,19 +18,6 @@ AT_ONCE = 1000
 
 _WITH_STORAGE = {"cpu", "cuda", "xpu", "mps", "meta"}
 NAMED_TENSORS = hasattr(Tensor, "has_names")  # torch 2.13 has given them up
-
-
-class Looks(NamedTuple):
-    """What slots record of their tensors, in columns: device, bytes, storage, and the bytes of that."""
-
-    devices: list[torch.device]
-    nbytes: list[int]
-    storages: list[int]
-    storage_bytes: list[int]
-
-    def extend(self, more: Looks) -> None:
-        for column, rest in zip(self, more, strict=True):
-            column.extend(rest)  # type: ignore[attr-defined]
 
 
 def look_all(tensors: Sequence[Tensor]) -> Looks:
@@ -75,11 +62,11 @@ def has_storage(device_type: str) -> bool:
         return False
 
 
-def windows_of(slots: Sequence[Slot]) -> Windows:
+def windows_of(slots: Slots) -> Windows:
     """What each tensor shows of its storage; of one that travels whole, what can be told."""
-    tensors = [slot[0] for slot in slots]
-    if not set(map(type, tensors)) <= PLAIN or any(slot.storage_bytes < 0 for slot in slots):
-        rows = [_whole_window(slot.tensor) if slot.storage_bytes < 0 else window_of(slot.tensor) for slot in slots]
+    tensors, sizes = slots.tensors, slots.looks.storage_bytes
+    if not set(map(type, tensors)) <= PLAIN or (sizes and min(sizes) < 0):
+        rows = [(_whole_window if size < 0 else window_of)(tensor) for tensor, size in zip(tensors, sizes, strict=True)]
         return Windows(*map(list, zip(*rows, strict=True)))
     windows = Windows([], [], [], [], [])
     for start in range(0, len(tensors), AT_ONCE):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from torchmove._records import Move, Mover
+from torchmove._records import Mover, Moves
 from torchmove.movers import staged
 from torchmove.movers.plain import Plain
 from torchmove.movers.staged import Staged
@@ -22,7 +21,7 @@ class NoSuchMover(Exception):
     """There is none of that name, or it cannot carry this; says why."""
 
 
-def choose(name: str, moves: Sequence[Move]) -> Choice:
+def choose(name: str, moves: Moves) -> Choice:
     """The mover of a name for some moves; "auto" takes the fastest that can carry them. Raises NoSuchMover."""
     if name == "auto":
         return _fastest(moves)
@@ -34,8 +33,8 @@ def choose(name: str, moves: Sequence[Move]) -> Choice:
     return Choice(_TABLE[name], "as asked")
 
 
-def _fastest(moves: Sequence[Move]) -> Choice:
-    if not any(staged.between_cpu_and_cuda(move) for move in moves):
+def _fastest(moves: Moves) -> Choice:
+    if not staged.devices(moves):
         return Choice(_TABLE["plain"], "nothing moves between cpu and cuda")
     if not staged.worth(moves):
         return Choice(_TABLE["plain"], "too little to be staged")

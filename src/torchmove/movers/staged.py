@@ -6,8 +6,9 @@ Large blocks go in pieces, many at a time. Small ones go in bundles: together ov
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import compress
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from torchmove import staging
 from torchmove._blocks import copy_block
-from torchmove._records import Advance, Block, Cargo, Move
+from torchmove._records import Advance, Cargo, Load, Moves
 from torchmove._storage import bytes_of, packed
 from torchmove.staging import Bundle, Lane, Piece, Ring, bundled
 
@@ -38,57 +39,47 @@ _LATER = _Worth(4 << 20, 100)
 class Staged:
     name = "staged"
 
-    def copy(self, cargo: Sequence[Cargo], advance: Advance) -> list[Tensor]:
-        copies: list[Tensor | None] = [None] * len(cargo)
-        ways: defaultdict[tuple[torch.device, torch.device], list[int]] = defaultdict(list)
-        for index, each in enumerate(cargo):
-            ways[each.block.device, each.target].append(index)
-        for (home, target), indices in ways.items():
+    def copy(self, load: Load, advance: Advance) -> list[Tensor]:
+        copies: list[Tensor | None] = [None] * len(load)
+        for (home, target), indices in load.moves.ways.items():
             if _is_staged(home, target):
-                _Way(home, target, cargo, copies, advance).go(indices)
+                _Way(home, target, load, copies, advance).go(indices)
             else:
                 for index in indices:
-                    copies[index] = copy_block(cargo[index])
-                    advance(cargo[index].block.nbytes)
+                    copies[index] = copy_block(load[index])
+                    advance(load.moves.nbytes[index])
         return [copy for copy in copies if copy is not None]
-
-
-def between_cpu_and_cuda(move: Move) -> bool:
-    return _is_staged(move.block.device, move.target)
 
 
 def _is_staged(home: torch.device, target: torch.device) -> bool:
     return {home.type, target.type} == {"cpu", "cuda"}
 
 
-def unfit(moves: Sequence[Move]) -> str:
+def devices(moves: Moves) -> list[torch.device]:
+    """The CUDA devices between which and the CPU something moves."""
+    staged = [way for way in moves.ways if _is_staged(*way)]
+    return [device for way in staged for device in way if device.type != "cpu"]
+
+
+def unfit(moves: Moves) -> str:
     """Why these moves cannot be staged, if so."""
     if not moves:
         return ""
-    if not any(map(between_cpu_and_cuda, moves)):
+    found = devices(moves)
+    if not found:
         return "nothing moves between cpu and cuda"
     try:
-        staging.ring(_device_of(moves))
+        staging.ring(found[0])
     except staging.NoRing as error:
         return str(error)
     return ""
 
 
-def worth(moves: Sequence[Move]) -> bool:
+def worth(moves: Moves) -> bool:
     """Would staging be the faster way?"""
-    is_up = any(move.target.type == "cuda" for move in moves)
+    is_up = any(target.type == "cuda" for _, target in moves.ways)
     least = _LATER if staging.is_ready() else _FIRST_UP if is_up else _FIRST_DOWN
-    return len(moves) >= least.blocks or sum(move.block.nbytes for move in moves) >= least.nbytes
-
-
-def _device_of(moves: Sequence[Move]) -> torch.device:
-    devices = (device for move in moves for device in (move.block.device, move.target))
-    return next(device for device in devices if device.type == "cuda")
-
-
-def _is_small(block: Block) -> bool:
-    spans = block.spans
-    return len(spans) == 1 and 0 < spans[0][1] - spans[0][0] <= _SMALL_BYTES
+    return len(moves) >= least.blocks or sum(moves.nbytes) >= least.nbytes
 
 
 class _Way:
@@ -98,12 +89,12 @@ class _Way:
         self,
         home: torch.device,
         target: torch.device,
-        cargo: Sequence[Cargo],
+        load: Load,
         copies: list[Tensor | None],
         advance: Advance,
     ) -> None:
         self.is_up = target.type == "cuda"
-        self.target, self.cargo, self.copies, self.advance = target, cargo, copies, advance
+        self.target, self.load, self.copies, self.advance = target, load, copies, advance
         device = target if self.is_up else home
         self.ring: Ring = staging.ring(device)
         # Bundles are made and taken apart on the caller's stream: memory of another one is of no use to it later.
@@ -113,12 +104,15 @@ class _Way:
         torch.cuda.synchronize(device)
 
     def go(self, indices: Sequence[int]) -> None:
-        small = [index for index in indices if _is_small(self.cargo[index].block)]
-        chosen = set(small)
-        large = [index for index in indices if index not in chosen]
+        nbytes = self.load.moves.nbytes
+        small = [index for index in indices if 0 < nbytes[index] <= _SMALL_BYTES]
+        scattered = {index for index, block in self.load.moves.special() if len(block.spans) != 1}
+        if scattered:
+            small = [index for index in small if index not in scattered]
+        large: Sequence[int] = sorted({*indices}.difference(small)) if len(small) < len(indices) else ()
         # All memory first: an allocation while copies are under way waits for them.
         for index in large:
-            self.copies[index] = self.room_for(self.cargo[index])
+            self.copies[index] = self.room_for(self.load[index])
         if large:
             carry = self.ring.to_device if self.is_up else self.ring.to_host
             carry(self.pieces(large), self.stream, self.advance)
@@ -133,30 +127,31 @@ class _Way:
         for bundle in self.bundles(indices):
             for index, copy in zip(bundle.keys, carry(bundle, lane), strict=True):
                 self.copies[index] = copy
-            self.advance(sum(tensor.nbytes for tensor in bundle.tensors))
+            self.advance(bundle.nbytes)
         self.caller.synchronize()
 
     def bundles(self, indices: Sequence[int]) -> Iterator[Bundle]:
-        by_dtype: defaultdict[torch.dtype, tuple[list[Tensor], list[int]]] = defaultdict(lambda: ([], []))
-        for index in indices:
-            source, block, _, dense = self.cargo[index]
-            tensor = source if dense else bytes_of(source, *block.spans[0])
-            tensors, keys = by_dtype[tensor.dtype]
-            tensors.append(tensor)
-            keys.append(index)
-        for tensors, keys in by_dtype.values():
-            yield from bundled(tensors, keys, self.ring.slot_bytes)
+        sources, dense = self.load.sources, self.load.dense
+        tensors = [sources[index] if dense[index] else self.reached(index) for index in indices]
+        dtypes = list(map(_dtype, tensors))
+        for dtype in {*dtypes}:
+            chosen = [dtype is each for each in dtypes]
+            some, keys = list(compress(tensors, chosen)), list(compress(indices, chosen))
+            yield from bundled(some, keys, self.ring.slot_bytes)
+
+    def reached(self, index: int) -> Tensor:
+        source, block, _, _ = self.load[index]
+        return bytes_of(source, *block.spans[0])
 
     # ------------------------------------------------------------ large blocks
 
     def pieces(self, indices: Sequence[int]) -> Iterator[Piece]:
         for index in indices:
-            _, block, _, _ = self.cargo[index]
+            source, block, _, _ = self.load[index]
             copy = self.copies[index]
             assert copy is not None
             for start, stop, begin in packed(block.spans)[0] if not block.opaque else ():
-                source = bytes_of(self.cargo[index].source, start, stop)
-                yield from self.cut(source, bytes_of(copy, begin, begin + stop - start))
+                yield from self.cut(bytes_of(source, start, stop), bytes_of(copy, begin, begin + stop - start))
 
     def room_for(self, cargo: Cargo) -> Tensor:
         if cargo.block.opaque:
@@ -178,3 +173,6 @@ class _Way:
         for part in device.split(self.ring.slot_bytes):  # type: ignore[no-untyped-call]
             yield Piece(host, address, part, part.nbytes)
             address += part.nbytes
+
+
+_dtype = attrgetter("dtype")

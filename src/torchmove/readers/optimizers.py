@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from torchmove._paths import ITEM, KEYED
-from torchmove._records import Bunch, Child, Level, Owner, Reader, attribute, item, make_bunch, make_owner
+from torchmove._paths import ITEM
+from torchmove._records import Bunch, Child, Level, Owner, Reader, States, attribute, item
 from torchmove._stored import ATOMS, attributes
 
 
@@ -36,16 +36,8 @@ def _group(kind: type, group: Mapping[str, Any]) -> Iterator[Child | Bunch]:
             yield item(key, value, "state", Owner(kind, group, None))
 
 
-def _states(kind: type, states: Mapping[Any, Any], groups: Any) -> Iterator[Child | Bunch]:
-    group_of = {id(parameter): group for group in groups for parameter in group["params"]}
-    for parameter, state in states.items():
-        owner = make_owner((kind, group_of.get(id(parameter), _NO_GROUP), parameter))
-        if isinstance(state, dict):
-            yield make_bunch((ITEM, state, "state", owner, (KEYED, parameter)))
-        else:
-            yield Child(KEYED, parameter, state, "state", owner)
+def _states(kind: type, states: Mapping[Any, Any], groups: Any) -> Iterator[States]:
+    yield States(kind, states, {id(parameter): group for group in groups for parameter in group["params"]})
 
-
-_NO_GROUP: dict[str, Any] = {}
 
 TABLE: dict[type | str, Reader] = {Optimizer: read}

@@ -5,7 +5,10 @@ What takes time here is Python, not the link: everything is done for a whole bun
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -19,36 +22,31 @@ class Bundle(NamedTuple):
 
     tensors: list[Tensor]
     keys: list[int]
+    nbytes: int
 
     @property
     def dtype(self) -> torch.dtype:
         return self.tensors[0].dtype
 
-    @property
-    def counts(self) -> list[int]:
-        return list(map(Tensor.numel, self.tensors))
-
     def gather(self, out: Tensor) -> None:
         torch.cat([tensor if tensor.dim() == 1 else tensor.view(-1) for tensor in self.tensors], out=out)
 
-    def spread(self, slab: Tensor) -> list[Tensor]:
+    def spread(self, slab: Tensor) -> Sequence[Tensor]:
         """Copies like the tensors, each with a storage of its own, from a slab into which such were gathered."""
-        parts = zip(apart(slab, self.counts), self.tensors, strict=True)
-        return [part if tensor.dim() == 1 else part.view(tensor.shape) for part, tensor in parts]
+        return apart(slab, self.tensors)
 
 
-def bundled(tensors: Sequence[Tensor], keys: Sequence[int], most_bytes: int) -> Iterator[Bundle]:
+def bundled(tensors: list[Tensor], keys: list[int], most_bytes: int) -> Iterator[Bundle]:
     """Tensors of one dtype, as many in a bundle as fit."""
-    some, size = Bundle([], []), 0
-    for tensor, key, nbytes in zip(tensors, keys, [tensor.nbytes for tensor in tensors], strict=True):
-        if size + nbytes > most_bytes and some.tensors:
-            yield some
-            some, size = Bundle([], []), 0
-        some.tensors.append(tensor)
-        some.keys.append(key)
-        size += nbytes
-    if some.tensors:
-        yield some
+    ends = list(accumulate(map(_nbytes, tensors)))
+    start, before = 0, 0
+    while start < len(tensors):
+        stop = max(start + 1, bisect_right(ends, before + most_bytes))
+        yield Bundle(tensors[start:stop], keys[start:stop], ends[stop - 1] - before)
+        start, before = stop, ends[stop - 1]
+
+
+_nbytes = attrgetter("nbytes")
 
 
 class Lane:
@@ -61,12 +59,11 @@ class Lane:
     def next(self, bundle: Bundle) -> tuple[Tensor, torch.cuda.Event]:
         number, self.turn = self.turn % len(self.slots), self.turn + 1
         self.events[number].synchronize()
-        count = sum(bundle.counts)
-        slot = self.slots[number][: count * bundle.dtype.itemsize].view(bundle.dtype)
+        slot = self.slots[number][: bundle.nbytes].view(bundle.dtype)
         return slot, self.events[number]
 
 
-def to_device(bundle: Bundle, lane: Lane) -> list[Tensor]:
+def to_device(bundle: Bundle, lane: Lane) -> Sequence[Tensor]:
     slot, event = lane.next(bundle)
     bundle.gather(slot)
     slab = slot.to(lane.stream.device, non_blocking=True)
@@ -74,7 +71,7 @@ def to_device(bundle: Bundle, lane: Lane) -> list[Tensor]:
     return bundle.spread(slab)
 
 
-def to_host(bundle: Bundle, lane: Lane) -> list[Tensor]:
+def to_host(bundle: Bundle, lane: Lane) -> Sequence[Tensor]:
     slot, event = lane.next(bundle)
     slab = torch.empty_like(slot, device=lane.stream.device)
     bundle.gather(slab)

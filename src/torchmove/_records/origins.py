@@ -1,0 +1,128 @@
+"""Where tensors were found: path, role and owner. Kept by the run, and put together for one when somebody asks.
+
+A walk finds tensors many at a time: the parameters of a module, the state of an optimizer. What they have in common is
+kept once. Nothing here holds a tensor, but for the groups of an optimizer, and those an archive leaves out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, pairwise, repeat
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from torchmove._paths import ATTRIBUTE, ITEM, KEYED, NOWHERE, Path, make_path
+from torchmove._records.reading import Owner, Role
+
+
+class Origin(NamedTuple):
+    """Of one tensor: the last step of its path is not linked up before somebody asks."""
+
+    before: Path | None
+    how: str
+    what: Any
+    role: Role
+    owner: Owner | None
+
+    @property
+    def path(self) -> Path:
+        return make_path(self[:3])
+
+
+class Run(Protocol):
+    """The origins of some tensors that were found one behind the other."""
+
+    @property
+    def role(self) -> Role: ...
+
+    def origin(self, at: int, found: Origins, /) -> Origin: ...
+
+    def archived(self) -> Run: ...
+
+
+class Several(NamedTuple):
+    """Reached by one key each, from one place."""
+
+    before: Path | None
+    how: str
+    keys: Sequence[Any]
+    role: Role
+    owner: Owner | None
+
+    def origin(self, at: int, _: Origins, /) -> Origin:
+        before, how, keys, role, owner = self
+        return Origin(before, how, keys[at], role, owner)
+
+    def archived(self) -> Several:
+        return self if self.owner is None else self._replace(owner=None)
+
+
+make_several = partial(tuple.__new__, Several)  # like Several(...), from a tuple, and cheaper
+
+
+class GradientsOf(NamedTuple):
+    """The gradients of tensors found before."""
+
+    of: Sequence[int]
+    ids: Sequence[int]
+    role: Role = "gradient"
+
+    def origin(self, at: int, found: Origins, /) -> Origin:
+        owner = Owner(Tensor, _NO_GROUP, self.ids[at])
+        return Origin(found.of(self.of[at]).path, ATTRIBUTE, "grad", "gradient", owner)
+
+    def archived(self) -> GradientsOf:
+        return self
+
+
+class StateOfEach(NamedTuple):
+    """What an optimizer keeps for each of its parameters."""
+
+    before: Path
+    optimizer: type
+    parameters: Sequence[int]  # their ids
+    places: Sequence[int | None]  # which of the tensors found they are
+    groups: Sequence[Mapping[str, Any]]  # of each
+    owners: Sequence[int]  # for each tensor, to which of them it belongs
+    keys: Sequence[Any]  # for each tensor
+    role: Role = "state"
+
+    def origin(self, at: int, found: Origins, /) -> Origin:
+        which = self.owners[at]
+        place = self.places[which]
+        parameter = NOWHERE if place is None else found.of(place).path
+        owner = Owner(self.optimizer, self.groups[which], self.parameters[which]) if self.groups else None
+        return Origin(make_path((self.before, KEYED, parameter)), ITEM, self.keys[at], "state", owner)
+
+    def archived(self) -> StateOfEach:
+        return self._replace(groups=())
+
+
+class Origins:
+    """The runs of a whole walk, in the order in which it found the tensors."""
+
+    def __init__(self, runs: Sequence[Run] = (), starts: Sequence[int] = (), count: int = 0) -> None:
+        self.runs, self.starts, self.count = list(runs), list(starts), count
+
+    def add(self, run: Run, count: int) -> None:
+        self.runs.append(run)
+        self.starts.append(self.count)
+        self.count += count
+
+    def of(self, index: int) -> Origin:
+        at = bisect_right(self.starts, index) - 1
+        return self.runs[at].origin(index - self.starts[at], self)
+
+    def roles(self) -> Iterator[Role]:
+        """One for each tensor."""
+        lengths = (stop - start for start, stop in pairwise([*self.starts, self.count]))
+        return chain.from_iterable(map(repeat, [run.role for run in self.runs], lengths))
+
+    def archived(self) -> Origins:
+        return Origins([run.archived() for run in self.runs], self.starts, self.count)
+
+
+_NO_GROUP: dict[str, Any] = {}

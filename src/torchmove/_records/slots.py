@@ -1,0 +1,111 @@
+"""The tensors of a state, in columns: they are read, planned for and compared by the column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from torchmove._paths import Path, make_path
+from torchmove._records.origins import Origins
+from torchmove._records.reading import Owner, Role
+
+
+class Slot(NamedTuple):
+    """A tensor of the state, and the storage it looks at, under a number of its own; -1 bytes: it shows none."""
+
+    tensor: Tensor
+    before: Path | None
+    how: str
+    what: Any
+    role: Role
+    owner: Owner | None
+    device: torch.device
+    nbytes: int
+    storage: int
+    storage_bytes: int
+
+    @property
+    def path(self) -> Path:
+        return make_path((self.before, self.how, self.what))
+
+
+class Looks(NamedTuple):
+    """What slots record of their tensors, in columns: device, bytes, storage, and the bytes of that."""
+
+    devices: list[torch.device]
+    nbytes: list[int]
+    storages: list[int]
+    storage_bytes: list[int]
+
+    def extend(self, more: Looks) -> None:
+        for column, rest in zip(self, more, strict=True):
+            column.extend(rest)  # type: ignore[attr-defined]
+
+
+class Slots(Sequence[Slot]):
+    """All of them. A slot is put together when somebody asks for it."""
+
+    def __init__(self, tensors: Sequence[Tensor], looks: Looks, origins: Origins, order: Sequence[int]) -> None:
+        self.tensors, self.looks = tensors, looks
+        self._origins, self._order = origins, order  # a tensor made of others was found, and is no slot
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @overload
+    def __getitem__(self, index: int) -> Slot: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Slot]: ...
+
+    def __getitem__(self, index: int | slice) -> Slot | list[Slot]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        devices, nbytes, storages, sizes = self.looks
+        origin = self._origins.of(self._order[index])
+        return Slot(self.tensors[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])
+
+    def roles(self) -> Sequence[Role]:
+        roles = list(self._origins.roles())
+        return roles if len(roles) == len(self) else [roles[index] for index in self._order]
+
+    def archived(self) -> Slots:
+        """The same, without the tensors."""
+        return Slots([_GONE] * len(self), self.looks, self._origins.archived(), self._order)
+
+
+_GONE = torch.empty(0, device="meta")
+
+
+class Window(NamedTuple):
+    """What a tensor shows of its storage. Not part of a slot: it takes as long to read as all the rest, and planning
+    seldom asks for it."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    requires_grad: bool
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The first byte that it reaches, and the first behind."""
+        reach = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
+        return self.offset * self.dtype.itemsize, (self.offset + reach + 1) * self.dtype.itemsize
+
+
+class Windows(NamedTuple):
+    """The windows of many tensors, in columns."""
+
+    dtypes: list[torch.dtype]
+    shapes: list[torch.Size]
+    strides: list[tuple[int, ...]]
+    offsets: list[int]
+    requires_grads: list[bool]
+
+    def of(self, index: int) -> Window:
+        dtypes, shapes, strides, offsets, requires_grads = self
+        return Window(dtypes[index], shapes[index], strides[index], offsets[index], requires_grads[index])
