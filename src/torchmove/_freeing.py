@@ -21,7 +21,7 @@ _thread: threading.Thread | None = None
 def let_go(old: list[Tensor]) -> None:
     """Give back the memory behind tensors that nobody else needs; the list is empty afterwards."""
     global _thread
-    large = [tensor for tensor in old if tensor.device.type == "cpu" and tensor.nbytes >= 1 << 20]
+    large = [tensor for tensor in old if tensor.nbytes >= 1 << 20 and tensor.device.type == "cpu"]
     old.clear()
     if sum(tensor.nbytes for tensor in large) < _WORTH_BYTES:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import compress, count
 from typing import Any
 
@@ -42,7 +42,7 @@ class Places:
         self.target, self.keep, self.keeps = target, keep, bool(keep.tensors or keep.patterns)
         self.why: dict[int, str] = {}
         self.known: dict[int, torch.device] = {}
-        self.answers: dict[tuple[type, int, bool, str], str] = {}
+        self.why_alike: dict[Hashable, str] = {}  # why a scalar is on the CPU, by what it has in common with others
 
     def all(self) -> list[torch.device]:
         if self.keeps:
@@ -52,7 +52,11 @@ class Places:
         scalars = compress(count(), map(_LARGEST_SCALAR.__ge__, self.slots.looks.nbytes))
         others = compress(count(), map("tensor".__eq__, self.slots.roles()))
         for index in {*scalars, *others}:
-            placement[index] = self.decide(index, self.slots[index])
+            why = self.why_alike.get(self.slots.likeness(index))
+            if why and self.slots.tensors[index].numel() == 1:
+                placement[index] = self.stay(index, _CPU, why)
+            else:
+                placement[index] = self.decide(index, self.slots[index])
         return placement
 
     def of_slot(self, index: int) -> torch.device:
@@ -68,6 +72,9 @@ class Places:
         if owner is not None:
             why = self.why_on_cpu(owner, slot) if slot.nbytes <= _LARGEST_SCALAR else ""
             if why:
+                likeness = self.slots.likeness(index)
+                if likeness is not None:
+                    self.why_alike[likeness] = why
                 return self.stay(index, _CPU, why)
             beside = self.of(owner.parameter, index)
             return self.target if beside is self.target else self.stay(index, beside, "stays beside its parameter")
@@ -79,13 +86,8 @@ class Places:
         """Why the CPU is the place for a scalar of an optimizer, if it is."""
         if slot.tensor.numel() != 1:
             return ""
-        kind, group, parameter = owner
-        question = (kind, id(group), parameter is None, _rules.key_of(slot.before, slot.what))
-        answer = self.answers.get(question)
-        if answer is None:
-            on_cpu = _rules.on_cpu(owner, question[-1])
-            answer = self.answers[question] = f"{kind.__name__} keeps its {slot.what} on the CPU" if on_cpu else ""
-        return answer
+        on_cpu = _rules.on_cpu(owner, _rules.key_of(slot.before, slot.what))
+        return f"{owner.optimizer.__name__} keeps its {slot.what} on the CPU" if on_cpu else ""
 
     def of(self, parameter: int | None, asking: int) -> torch.device:
         home = asking if parameter is None else self.number.get(parameter, asking)

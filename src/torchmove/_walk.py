@@ -257,9 +257,9 @@ class Walk:
             # Asking the result of a computation for its gradient is answered with a warning.
             wave = [index for index in wave if self.tensors[index].grad_fn is None]
             tensors = [self.tensors[index] for index in wave]
-        gradients = list(map(_grad, tensors))
-        if gradients.count(None) < len(gradients):
-            self.find_each([(index, each) for index, each in zip(wave, gradients, strict=True) if each is not None])
+        gradients = [(index, each) for index, each in zip(wave, map(_grad, tensors), strict=True) if each is not None]
+        if gradients:
+            self.find_each(gradients)
 
     def find_each(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
         ids = [id(self.tensors[index]) for index, _ in gradients]

@@ -7,7 +7,7 @@ kept once. Nothing here holds a tensor, but for the groups of an optimizer, and 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise, repeat
 from typing import Any, NamedTuple, Protocol
@@ -40,6 +40,10 @@ class Run(Protocol):
 
     def origin(self, at: int, found: Origins, /) -> Origin: ...
 
+    def likeness(self, at: int, /) -> Hashable:
+        """The same for tensors that differ in nothing but the parameter they belong to; None: this is the only one."""
+        ...
+
     def archived(self) -> Run: ...
 
 
@@ -55,6 +59,9 @@ class Several(NamedTuple):
     def origin(self, at: int, _: Origins, /) -> Origin:
         before, how, keys, role, owner = self
         return Origin(before, how, keys[at], role, owner)
+
+    def likeness(self, _: int, /) -> Hashable:
+        return None
 
     def archived(self) -> Several:
         return self if self.owner is None else self._replace(owner=None)
@@ -73,6 +80,9 @@ class GradientsOf(NamedTuple):
     def origin(self, at: int, found: Origins, /) -> Origin:
         owner = Owner(Tensor, _NO_GROUP, self.ids[at])
         return Origin(found.of(self.of[at]).path, ATTRIBUTE, "grad", "gradient", owner)
+
+    def likeness(self, _: int, /) -> Hashable:
+        return None
 
     def archived(self) -> GradientsOf:
         return self
@@ -97,6 +107,9 @@ class StateOfEach(NamedTuple):
         owner = Owner(self.optimizer, self.groups[which], self.parameters[which]) if self.groups else None
         return Origin(make_path((self.before, KEYED, parameter)), ITEM, self.keys[at], "state", owner)
 
+    def likeness(self, at: int, /) -> Hashable:
+        return self.optimizer, self.keys[at], id(self.groups[self.owners[at]])
+
     def archived(self) -> StateOfEach:
         return self._replace(groups=())
 
@@ -115,6 +128,10 @@ class Origins:
     def of(self, index: int) -> Origin:
         at = bisect_right(self.starts, index) - 1
         return self.runs[at].origin(index - self.starts[at], self)
+
+    def likeness(self, index: int) -> Hashable:
+        at = bisect_right(self.starts, index) - 1
+        return self.runs[at].likeness(index - self.starts[at])
 
     def roles(self) -> Iterator[Role]:
         """One for each tensor."""

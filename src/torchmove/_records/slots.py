@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -67,6 +67,10 @@ class Slots(Sequence[Slot]):
         devices, nbytes, storages, sizes = self.looks
         origin = self._origins.of(self._order[index])
         return Slot(self.tensors[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])
+
+    def likeness(self, index: int) -> Hashable:
+        """The same for tensors that differ in nothing but the parameter they belong to; None: this is the only one."""
+        return self._origins.likeness(self._order[index])
 
     def roles(self) -> Sequence[Role]:
         roles = list(self._origins.roles())
