@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -22,6 +24,39 @@ def test_large_old_memory_is_given_back_and_nothing_else_is_touched(monkeypatch)
     assert [str(held.path) for held in receipt.held] == ["model[1].weight"]
     assert torch.equal(kept, expected[2])
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected, strict=True))
+
+
+def lent_by_numpy(folder):
+    array = np.ones(1 << 20, dtype=np.float32)
+    return torch.from_numpy(array), array.sum
+
+
+def lent_by_a_file(folder):
+    file = folder / "numbers"
+    file.write_bytes(np.ones(1 << 20, dtype=np.float32).tobytes())
+    tensor = torch.from_file(str(file), shared=True, size=1 << 20)
+    return tensor, lambda: np.fromfile(file, dtype=np.float32).sum()
+
+
+def shared_memory(folder):
+    tensor = torch.ones(1 << 20).share_memory_()
+    other = tensor[:]
+    return tensor, other.sum
+
+
+def seen_by_another(folder):
+    tensor = torch.ones(1 << 20)
+    other = tensor[5:]
+    return tensor, lambda: other.sum() + 5
+
+
+@pytest.mark.parametrize("lend", [lent_by_numpy, lent_by_a_file, shared_memory, seen_by_another])
+def test_memory_of_others_keeps_its_bytes(lend, monkeypatch, tmp_path):
+    monkeypatch.setattr(_freeing, "_WORTH_BYTES", 1)
+    tensor, total = lend(tmp_path)
+    refresh([tensor])
+    _freeing.wait()
+    assert total() == 1 << 20
 
 
 def test_a_later_move_waits_until_it_is_done(monkeypatch):

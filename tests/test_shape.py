@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"report", "_everything"},
     {"_errors", "_paths"},
     {"_records"},
-    {"_stored", "_devices", "_graphs", "_shells", "_names", "_collector", "_interrupts", "_progress"},
+    {"_stored", "_devices", "_graphs", "_shells", "_names", "_collector", "_interrupts", "_progress", "_pages"},
     {"_storage"},
     {"staging", "_blocks", "_freeing", "_carried"},
     {"readers", "movers", "_rules", "_digest", "_held"},

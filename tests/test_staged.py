@@ -19,7 +19,7 @@ from zoo import random_bits
 import torchmove as tm
 from torchmove import staging
 from torchmove.movers import staged
-from torchmove.staging import pages
+from torchmove.staging import locked
 from torchmove.staging.bundles import Bundle
 from torchmove.staging.pieces import Piece
 
@@ -189,9 +189,9 @@ def no_ring() -> Iterator[None]:
 @on_cuda
 def test_where_memory_cannot_be_locked_the_plain_mover_is_taken(no_ring, monkeypatch):
     def refuse(memory: Tensor) -> None:
-        raise pages.CannotLock("the driver refused to page-lock 96 MiB (error 2)")
+        raise locked.CannotLock("the driver refused to page-lock 96 MiB (error 2)")
 
-    monkeypatch.setattr(pages, "_lock", refuse)
+    monkeypatch.setattr(locked, "_lock", refuse)
     state = large_state()
     tm.move(state, to="cuda:0")
     receipt = tm.move(state, to="cpu")
@@ -214,9 +214,9 @@ def test_a_ring_that_cannot_be_made_leaves_nothing_locked_and_can_be_made_later(
 
 @on_cuda
 def test_a_refusal_of_the_driver_leaves_no_error_behind():
-    memory = pages.Locked(2 * MIB)
-    with pytest.raises(pages.CannotLock, match="refused to page-lock 2 MiB"):
-        pages._lock(memory.bytes)
+    memory = locked.Locked(2 * MIB)
+    with pytest.raises(locked.CannotLock, match="refused to page-lock 2 MiB"):
+        locked._lock(memory.bytes)
     memory.unlock()
     memory.unlock()
     assert float(torch.ones(3, device="cuda").sum()) == 3

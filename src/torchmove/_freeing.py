@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from torchmove._storage import plain_torch
+from torchmove import _pages
+from torchmove._storage import is_sole_owner, plain_torch
 
 _WORTH_BYTES = 256 << 20
 
@@ -39,4 +40,7 @@ def wait() -> None:
 def _empty(tensors: Sequence[Tensor]) -> None:
     with plain_torch():
         for tensor in tensors:
+            # To unmap memory keeps others from mapping any while its pages are given back: so those first, alone.
+            if is_sole_owner(tensor) and not tensor.is_pinned():
+                _pages.drop(tensor)
             tensor.set_()  # type: ignore[call-overload]  # without Python's lock, unlike letting go of the object

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchmove import staging
 from torchmove._blocks import copy_block
+from torchmove._pages import ask_for_huge_pages
 from torchmove._records import Advance, Cargo, Load, Moves
 from torchmove._storage import bytes_of, packed
 from torchmove.staging import Bundle, Lane, Piece, Ring, bundled
@@ -160,7 +161,7 @@ class _Way:
         shape = cargo.source.shape if cargo.dense else (packed(cargo.block.spans)[1],)
         copy = torch.empty(shape, dtype=dtype, device=self.target)
         if not self.is_up:
-            staging.ask_for_huge_pages(copy)
+            ask_for_huge_pages(copy)
         return copy
 
     def cut(self, source: Tensor, copy: Tensor) -> Iterator[Piece]:

@@ -4,7 +4,7 @@ A copy from ordinary memory waits for the driver, which stages it itself, with o
 many threads fill slots while the copy engine empties others; or, the other way, it fills and they empty, and take the
 page faults of fresh memory side by side.
 
-    pages     huge pages, page-locking
+    locked    page-locked memory
     workers   threads that copy host memory
     pieces    of large blocks, and how they enter and leave a slot
     traffic   the ring of slots, and the traffic of pieces through them
@@ -14,7 +14,6 @@ page faults of fresh memory side by side.
 from __future__ import annotations
 
 from torchmove.staging.bundles import Bundle, Lane, bundled, to_device, to_host
-from torchmove.staging.pages import ask_for_huge_pages
 from torchmove.staging.pieces import Piece
 from torchmove.staging.traffic import NoRing, Ring, is_ready, release, ring
 from torchmove.staging.workers import cores
@@ -25,7 +24,6 @@ __all__ = [
     "NoRing",
     "Piece",
     "Ring",
-    "ask_for_huge_pages",
     "bundled",
     "cores",
     "is_ready",

@@ -23,7 +23,7 @@ from torch import Tensor
 from torchmove._interrupts import HeldInterrupts
 from torchmove._records import Advance
 from torchmove._storage import plain_torch
-from torchmove.staging.pages import CannotLock, Locked
+from torchmove.staging.locked import CannotLock, Locked
 from torchmove.staging.pieces import Piece
 from torchmove.staging.workers import Done, Workers, cores
 

@@ -1,30 +1,20 @@
-"""Pages of host memory: huge ones where the kernel grants them, and locked ones that a copy engine can reach."""
+"""Locked pages of host memory, which a copy engine can reach."""
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-HUGE_PAGE = 2 << 20
-_MADV_HUGEPAGE = 14
+from torchmove._pages import HUGE_PAGE, ask_for_huge_pages
+
 _PORTABLE = 1  # locked for every device, not only for the one that is current
 
 
 class CannotLock(Exception):
     """The driver does not page-lock memory here; says why."""
-
-
-def ask_for_huge_pages(host: Tensor) -> None:
-    """Before the first touch: one page fault for 2 MiB instead of 512. A wish; without it all works, slower."""
-    first = -(-host.data_ptr() // HUGE_PAGE) * HUGE_PAGE
-    stop = (host.data_ptr() + host.nbytes) // HUGE_PAGE * HUGE_PAGE
-    if _advise is not None and stop > first:
-        _advise(first, stop - first, _MADV_HUGEPAGE)
 
 
 class Locked:
@@ -61,14 +51,3 @@ def _clear_error() -> None:
     """A failed call leaves its error behind for the next one, which is made here."""
     with suppress(RuntimeError):
         torch.ones(1, device="cuda").add_(1)
-
-
-def _find_advise() -> ctypes._NamedFuncPointer | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    advise = ctypes.CDLL(None).madvise
-    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return advise
-
-
-_advise = _find_advise()
