@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -367,50 +367,47 @@ def test_a_fault_in_the_ring_changes_nothing(home, owner, name, at, monkeypatch)
 
 
 @on_cuda
-@pytest.mark.parametrize("home", ["cpu", "cuda:0"])
-def test_ctrl_c_in_the_middle_of_the_traffic_changes_nothing(home):
-    away = "cuda:0" if home == "cpu" else "cpu"
+@pytest.mark.parametrize(
+    ("home", "away", "step"), [("cpu", "cuda:0", "slot_to_device"), ("cuda:0", "cpu", "device_to_slot")]
+)
+def test_ctrl_c_in_the_middle_of_the_traffic_changes_nothing(home, away, step, monkeypatch):
     torch.manual_seed(0)
     state = [torch.randn(64 * MIB) for _ in range(8)]
     expected = [bits(tensor[:1000]) for tensor in state]
-    tm.move(state, to=away)
-    began = time.perf_counter()
-    tm.move(state, to=home)
-    span = max(time.perf_counter() - began, 0.05)
+    tm.move(state, to=away, mover="staged")
+    tm.move(state, to=home, mover="staged")
+    pieces = sum(tensor.nbytes for tensor in state) // staging.ring(torch.device("cuda:0")).slot_bytes
     outcomes = []
-    for moment in range(1, 31):
+    for moment in range(30):
         places = [tensor.data_ptr() for tensor in state]
         used = torch.cuda.memory_allocated()
-        interrupted = interrupt(lambda: tm.move(state, to=away, mover="staged"), after=span * moment / 30)
+        with monkeypatch.context() as patch:
+            press_ctrl_c_at(patch, step, 1 + moment * pieces // 30)
+            with pytest.raises(KeyboardInterrupt):
+                tm.move(state, to=away, mover="staged")
         moved = state[0].device == torch.device(away)
         assert {tensor.device for tensor in state} == {torch.device(away if moved else home)}
         assert [thread.name for thread in threading.enumerate() if "traffic" in thread.name] == []
         if not moved:
-            assert interrupted
             assert [tensor.data_ptr() for tensor in state] == places
             assert torch.cuda.memory_allocated() == used
         assert all(torch.equal(bits(tensor[:1000]), each) for tensor, each in zip(state, expected, strict=True))
         outcomes.append(moved)
         if moved:
             tm.move(state, to=home, mover="staged")
-    assert outcomes.count(False) > 5
+    assert outcomes.count(False) > 15
 
 
-def interrupt(call: Callable[[], object], after: float) -> bool:
-    """Press Ctrl-C some seconds after a call began; true if it came out of the call."""
+def press_ctrl_c_at(monkeypatch: pytest.MonkeyPatch, step: str, at: int) -> None:
+    """Send the process a SIGINT when the traffic comes to a piece."""
+    real, calls = getattr(Piece, step), itertools.count(1)
 
-    def press(*_: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
+    def call(piece: Piece, slot: Tensor) -> None:
+        if next(calls) == at:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        real(piece, slot)
 
-    signal.signal(signal.SIGALRM, press)
-    signal.setitimer(signal.ITIMER_REAL, after)
-    try:
-        call()
-        return False
-    except KeyboardInterrupt:
-        return True
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    monkeypatch.setattr(Piece, step, call)
 
 
 @on_cuda
