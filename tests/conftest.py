@@ -25,6 +25,8 @@ import torchmove as tm
 from torchmove.movers import staged
 from torchmove.testing import refresh
 
+collect_ignore = ["corpus"]  # programs, not tests
+
 
 class Route:
     """From `home` to `away` and back."""

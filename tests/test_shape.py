@@ -25,13 +25,15 @@ LAYERS: list[set[str]] = [
     {"_walk", "_places"},
     {"_survey", "_plan", "_apply", "_verify"},
     {"_move"},
+    {"rehearsal"},
     {"__init__"},
     {"testing"},
+    {"pytest_plugin"},
     {"_trips"},
     {"bench"},
     {"cli"},
 ]
-TORCH_PRIVATE = {"_storage"}
+TORCH_PRIVATE = {"_storage", "rehearsal"}
 
 
 def name_of(path: Path) -> str:
@@ -97,6 +99,7 @@ def test_the_public_names_are_these():
         "MoveRefused",
         "Plan",
         "Receipt",
+        "Rehearsal",
         "TorchmoveError",
         "Verdict",
         "VerificationError",
@@ -107,6 +110,7 @@ def test_the_public_names_are_these():
         "plan",
         "register_reader",
         "register_rule",
+        "rehearse",
         "release",
         "survey",
         "verify",

@@ -5,6 +5,7 @@ from torchmove._move import apply, move, plan, survey, verify
 from torchmove._records import Inventory, Plan, Receipt, Verdict, attribute, item
 from torchmove._rules import register_rule
 from torchmove.readers import register_reader
+from torchmove.rehearsal import Rehearsal, rehearse
 from torchmove.staging import release
 
 __version__ = "0.1.0"
@@ -15,6 +16,7 @@ __all__ = [
     "MoveRefused",
     "Plan",
     "Receipt",
+    "Rehearsal",
     "TorchmoveError",
     "Verdict",
     "VerificationError",
@@ -25,6 +27,7 @@ __all__ = [
     "plan",
     "register_reader",
     "register_rule",
+    "rehearse",
     "release",
     "survey",
     "verify",

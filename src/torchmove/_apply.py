@@ -125,7 +125,7 @@ def _commit(plan: Plan, copies: _Copies, proof: Callable[[], Verdict | None]) ->
     with HeldInterrupts() as interrupts:
         try:
             old = _rebind_all(plan, copies, undo)
-            _repoint_all(plan.repoints, undo)
+            repoint_all(plan.repoints, undo)
             _settle(plan)
             verdict = proof()
             if interrupts.breaks_off:
@@ -155,7 +155,7 @@ def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoRe
     raise error
 
 
-def _failure_of(step: Callable[[], None]) -> str:
+def _failure_of(step: Callable[[], object]) -> str:
     """What a step says that could not be undone. The others are undone all the same."""
     try:
         step()
@@ -195,7 +195,7 @@ def _moving_shells(plan: Plan) -> list[Shell]:
     return shells
 
 
-def _repoint_all(repoints: Sequence[Repoint], undo: Undo) -> None:
+def repoint_all(repoints: Sequence[Repoint], undo: Undo) -> None:
     for value, new in repoints:
         undo.append(lambda value=value, new=new: _write(value, old=new, new=value.value))  # type: ignore[misc]
         _write(value, old=value.value, new=new)

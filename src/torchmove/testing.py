@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from torchmove import _move
 from torchmove._names import names_of
 from torchmove._records import Receipt
+from torchmove.rehearsal.run import Data, MovedBy, rehearse_named
+
+
+def assert_movable(
+    step: Callable[..., Any],
+    *objects: Any,
+    to: str | torch.device = "cuda",
+    moved_by: MovedBy = "torchmove",
+    data: Data = "shapes",
+) -> None:
+    """That a step would run on a device that need not be there. Fails with what `tm.rehearse` has found.
+
+    >>> import torch
+    >>> from torchmove.testing import assert_movable
+    >>> model = torch.nn.Linear(2, 2)
+    >>> def step(model, batch):
+    ...     model(batch.to("cuda")).sum().backward()
+    >>> assert_movable(step, model, torch.ones(3, 2))
+    """
+    found = rehearse_named(step, objects, names_of(objects, sys._getframe(1)), to, moved_by, data)
+    if not found.ok:
+        raise AssertionError(str(found))
 
 
 def refresh(*objects: Any) -> Receipt:

@@ -35,7 +35,7 @@ def _is_loose_view(tensor: Tensor, moving: Container[int]) -> bool:
     return tensor._is_view() and (tensor.is_neg() or id(tensor._base) not in moving)
 
 
-Undo = list[Callable[[], None]]
+Undo = list[Callable[[], object]]
 
 
 def rebind(each: Rebinding, undo: Undo) -> None:

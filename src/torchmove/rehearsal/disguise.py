@@ -1,0 +1,203 @@
+"""The disguise: to the step the simulated device is the real one. Sees every call of torch's Python functions."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+from torch.utils._pytree import tree_leaves, tree_map
+
+from torchmove.rehearsal.provenance import Line, Provenance, users_line
+from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
+from torchmove.rehearsal.standin import CPU, StandIn
+
+
+class Call(NamedTuple):
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def done(self) -> Any:
+        """To torch's C++ everything is on the CPU."""
+        given = self.kwargs.get("device") is not None
+        return self.func(*self.args, **({**self.kwargs, "device": CPU} if given else self.kwargs))
+
+
+class Disguise(TorchFunctionMode):
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = Call(func, *tree_map(self.stage.known, (args, kwargs or {})))
+        act = _ACTS.get(func)
+        if act is not None:
+            return act(self, call)
+        with self.making(call):
+            return self.stage.adopt(call.done()) if func in _CONSTRUCTORS else call.done()
+
+    @contextmanager
+    def making(self, call: Call) -> Iterator[None]:
+        """Where tensors come to be that this call makes from nothing."""
+        stage, before = self.stage, (self.stage.made_on, self.stage.made_by)
+        device = call.kwargs.get("device")
+        places = [each._place for each in tree_leaves(call[1:]) if isinstance(each, StandIn)]
+        if device is not None:
+            stage.made_on = self.place(device)
+            stage.made_by = _asked_for(stage.made_on, users_line())
+        elif call.func in _CONSTRUCTORS:
+            stage.made_on, stage.made_by = self.place(torch.get_default_device()), _made(call.func, users_line())
+        elif places:
+            stage.made_on, stage.made_by = next((place for place in places if place != CPU), CPU), None
+        try:
+            yield
+        finally:
+            stage.made_on, stage.made_by = before
+
+    def place(self, device: Any) -> torch.device:
+        found = torch.device(self.stage.home.type, device) if isinstance(device, int) else torch.device(device)
+        return CPU if found.type == "cpu" else torch.device(found.type, found.index or 0)
+
+    # ------------------------------------------------------------ from one device to another
+
+    def to(self, call: Call) -> Tensor:
+        tensor, *rest = call.args
+        kwargs = dict(call.kwargs)
+        copy, other = kwargs.pop("copy", False), kwargs.pop("other", None)
+        if rest and isinstance(rest[0], Tensor):
+            other = rest[0]
+        if other is not None:
+            return self.send(tensor, other.device, other.dtype, copy=copy)
+        device, dtype, _, memory_format = torch._C._nn._parse_to(*rest, **kwargs)
+        place = None if device is None else self.place(device)
+        return self.send(tensor, place, dtype, copy=copy, memory_format=memory_format)
+
+    def cuda(self, call: Call) -> Tensor:
+        device = call.args[1] if len(call.args) > 1 else call.kwargs.get("device")
+        return self.send(call.args[0], self.place(0 if device is None else device))
+
+    def cpu(self, call: Call) -> Tensor:
+        return self.send(call.args[0], CPU)
+
+    def send(
+        self,
+        tensor: StandIn,
+        place: torch.device | None,
+        dtype: torch.dtype | None = None,
+        *,
+        copy: bool = False,
+        memory_format: torch.memory_format | None = None,
+    ) -> Tensor:
+        place, dtype = place or tensor._place, dtype or tensor.dtype
+        if place == tensor._place:
+            options: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
+            with self.making(Call(Tensor.to, (tensor,), {})):
+                return Tensor.to(tensor, dtype, copy=copy, **options)
+        provenance = None if place == self.stage.home else _asked_for(place, users_line())
+        sent: StandIn = _Send.apply(tensor, place, dtype, provenance)  # type: ignore[no-untyped-call]
+        tensor._sent, sent._fetched = weakref.ref(sent), place == CPU
+        return sent
+
+    # ------------------------------------------------------------ looking at data
+
+    def look(self, call: Call) -> Any:
+        tensor: StandIn = call.args[0]
+        if tensor._place != CPU:
+            self.stage.note(f"{_name(call.func)} waits for the device and brings a value to the CPU", users_line())
+        if self.stage.real:
+            return self.with_bytes(call)
+        if tensor.dtype.is_floating_point and call.func in (Tensor.item, Tensor.__float__):
+            return float("nan")  # to be printed or summed up; what is decided by it would have to be compared first
+        raise CannotGoOn(f"{_name(call.func)} looks at data")
+
+    def numpy(self, call: Call) -> Any:
+        tensor: StandIn = call.args[0]
+        if tensor._place != CPU or tensor._fetched:
+            self.stage.note("numpy waits until the bytes have come from the device", users_line())
+        if self.stage.real:
+            return self.with_bytes(call)
+        raise CannotGoOn("numpy looks at data")
+
+    def format(self, call: Call) -> Any:
+        text = repr(call.args[0])
+        return self.with_bytes(call) if self.stage.real else text
+
+    def with_bytes(self, call: Call) -> Any:
+        with off_stage():
+            return call.func(call.args[0]._behind.detach(), *call.args[1:], **call.kwargs)
+
+    # ------------------------------------------------------------ what torch's C++ does by itself
+
+    def set_data(self, call: Call) -> None:
+        tensor, value = call.args
+        call.done()
+        tensor._behind, tensor._place, tensor._provenance = value._behind, value._place, value._provenance
+
+    def over_packed(self, call: Call) -> Any:
+        """What works on packed sequences reads the sizes of the batches by itself."""
+        first, second, *rest = call.args
+        if isinstance(second, StandIn) and second.dtype == torch.int64:
+            if not self.stage.real:
+                raise CannotGoOn("a packed sequence has its lengths as data")
+            call = call._replace(args=(first, second._behind, *rest))
+        with self.making(call):
+            return call.done()
+
+    def stay(self, call: Call) -> Any:
+        return call.args[0]
+
+
+class _Send(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: StandIn, place: torch.device, dtype: torch.dtype, provenance: Any) -> Tensor:
+        ctx.place, ctx.dtype = tensor._place, tensor.dtype
+        with off_stage():
+            sent = tensor._behind.to(dtype, copy=True)
+        return tensor._stage.wrap(sent, place, provenance)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: StandIn) -> Any:
+        with off_stage():
+            sent = grad._behind.to(ctx.dtype, copy=True)
+        return grad._stage.wrap(sent, ctx.place, None), None, None, None
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", func)).strip("_")
+
+
+def _made(func: Any, line: Line) -> Provenance:
+    name = _name(func)
+    return Provenance("factory", f"made on cpu by torch.{name} without device=", f"torch.{name}(..., device=...)", line)
+
+
+def _asked_for(place: torch.device, line: Line) -> Provenance:
+    if _REMEMBERED.search(line.text):
+        remedy = "ask a parameter for its device instead of remembering it"
+        return Provenance("stale-device", f"it was put on {place}, where somebody remembered to be", remedy, line)
+    return Provenance("hard-coded", f"it was put on {place} by name", "use the device of the other tensors", line)
+
+
+_REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\()[\w.\[\]\"']*\bdevice\b")
+_CONSTRUCTORS = _device_constructors()
+_ACTS: dict[Any, Callable[[Disguise, Call], Any]] = {
+    Tensor.to: Disguise.to,
+    Tensor.cuda: Disguise.cuda,
+    Tensor.cpu: Disguise.cpu,
+    **dict.fromkeys([Tensor.item, Tensor.tolist, Tensor.__bool__], Disguise.look),
+    **dict.fromkeys([Tensor.__float__, Tensor.__int__, Tensor.__index__], Disguise.look),
+    Tensor.numpy: Disguise.numpy,
+    Tensor.__array__: Disguise.numpy,
+    Tensor.__format__: Disguise.format,
+    Tensor.data.__set__: Disguise.set_data,  # type: ignore[attr-defined]
+    Tensor.pin_memory: Disguise.stay,
+    **dict.fromkeys([torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu], Disguise.over_packed),
+    torch._VF._pad_packed_sequence: Disguise.over_packed,
+}

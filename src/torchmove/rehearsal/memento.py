@@ -1,0 +1,116 @@
+"""What a step may change besides tensors, to be put back: the contents of holders, modes, random numbers."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmove._storage import Undo
+from torchmove._stored import ATOMS, attributes
+
+_CONTAINERS = (dict, list, set, deque)
+
+
+def remember(holders: Iterable[Any], undo: Undo) -> None:
+    """The contents of holders, and of the plain containers in them."""
+    seen: set[int] = set()
+    todo = list(holders)
+    while todo:
+        holder = todo.pop()
+        if id(holder) not in seen and type(holder) not in ATOMS:
+            seen.add(id(holder))
+            todo += [each for each in _contents(holder, undo) if isinstance(each, _CONTAINERS)]
+
+
+def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
+    """What is in a holder; how to put it back there goes on the list."""
+    if isinstance(holder, dict):
+        entries = list(dict.items(holder))
+        undo.append(partial(_refill_dict, holder, entries))
+        yield from (value for _, value in entries)
+    elif isinstance(holder, (list, set, deque)):
+        members = list(holder)
+        undo.append(partial(_refill, holder, members))
+        yield from members
+    elif isinstance(holder, types.FunctionType):
+        yield from _cells(holder, undo)
+    elif isinstance(holder, functools._lru_cache_wrapper):
+        undo.append(holder.cache_clear)
+    if not isinstance(holder, (type, types.ModuleType, Tensor)):
+        yield from _attributes(holder, undo)
+
+
+def _cells(function: types.FunctionType, undo: Undo) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # not filled yet
+            contents = cell.cell_contents
+            undo.append(partial(setattr, cell, "cell_contents", contents))
+            yield contents
+
+
+def _attributes(holder: Any, undo: Undo) -> Iterator[Any]:
+    stored = getattr(holder, "__dict__", None)
+    if type(stored) is dict:
+        entries = list(stored.items())
+        undo += [partial(_refill_dict, stored, entries), partial(_change_class, holder, type(holder))]
+        yield from (value for _, value in entries)
+    elif stored is None:
+        for name, value in list(attributes(holder)):
+            undo.append(partial(_set_slot, holder, name, value))
+            yield value
+
+
+def _refill_dict(holder: dict[Any, Any], entries: list[tuple[Any, Any]]) -> None:
+    """An OrderedDict keeps its order beside the dict, and has to be told of it."""
+    kind = OrderedDict if isinstance(holder, OrderedDict) else dict
+    now = list(kind.items(holder))
+    if len(now) == len(entries) and all(a is c and b is d for (a, b), (c, d) in zip(now, entries, strict=True)):
+        return
+    kind.clear(holder)
+    for key, value in entries:
+        kind.__setitem__(holder, key, value)
+
+
+def _refill(holder: Any, members: list[Any]) -> None:
+    now = list(holder)
+    if len(now) == len(members) and all(one is other for one, other in zip(now, members, strict=True)):
+        return
+    holder.clear()
+    (holder.update if isinstance(holder, set) else holder.extend)(members)
+
+
+def _change_class(holder: Any, kind: type) -> None:
+    if type(holder) is not kind:
+        holder.__class__ = kind
+
+
+def _set_slot(holder: Any, name: str, value: Any) -> None:
+    with suppress(AttributeError, TypeError):  # it cannot be set: then the step could not either
+        object.__setattr__(holder, name, value)
+
+
+def remember_globals(undo: Undo) -> None:
+    """Random numbers, and the modes that a step may leave switched."""
+    undo += [partial(torch.set_rng_state, torch.get_rng_state()), partial(random.setstate, random.getstate())]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        undo.append(partial(numpy.random.set_state, numpy.random.get_state()))
+    undo.append(partial(torch.set_grad_enabled, torch.is_grad_enabled()))
+    undo.append(partial(torch.set_default_dtype, torch.get_default_dtype()))
+    undo.append(partial(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled()))
+    undo.append(partial(_set_default_device, torch.get_default_device()))
+
+
+def _set_default_device(device: torch.device) -> None:
+    if torch.get_default_device() != device:
+        torch.set_default_device(device)

@@ -1,0 +1,74 @@
+"""Which operations may take tensors from more than one device, as torch's CUDA kernels have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from torchmove.rehearsal.standin import CPU, StandIn
+
+aten = torch.ops.aten
+
+# These copy from one device to another.
+_BETWEEN = {aten.copy_, aten._to_copy, aten._copy_from, aten._foreach_copy_, aten.set_data}
+# Their later tensors are lengths or sizes, which the CPU reads.
+_FIRST_ONLY = {aten._pack_padded_sequence, aten._pad_packed_sequence, aten._ctc_loss, aten.tensor_split}
+_STRICT = {aten.cat, aten.stack, aten._stack}  # not even a number may be elsewhere
+_INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
+
+
+def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.device) -> list[StandIn]:
+    """The tensors that this operation cannot take together with the others; home is where all should be."""
+    packet = func.overloadpacket
+    if packet in _BETWEEN:
+        return []
+    if packet in _FIRST_ONLY:
+        return _apart(tree_leaves(args[:1]), home)
+    if packet in _INDEXING:
+        return _index_strays(args, home)
+    name = packet.__name__
+    if name.startswith(("_foreach_", "_fused_")):
+        return _column_strays(args, kwargs, home, strict=name.startswith("_fused_"))
+    if packet in _STRICT:
+        return _apart(tree_leaves(args), home, strict=True)
+    written = args[0] if args and name.endswith("_") and not name.startswith("_") else None
+    return _apart(tree_leaves((args, kwargs)), home, written=written)
+
+
+def _apart(leaves: Sequence[Any], home: torch.device, *, strict: bool = False, written: Any = None) -> list[StandIn]:
+    tensors = [each for each in leaves if isinstance(each, StandIn)]
+    if len({each._place for each in tensors}) < 2:
+        return []
+    # A number on the CPU may go with tensors anywhere, unless it is what shall change.
+    weighty = [each for each in tensors if strict or each.dim() > 0 or each._place != CPU or each is written]
+    places = {each._place for each in weighty}
+    if len(places) < 2:
+        return []
+    target = home if home in places else max(places, key=lambda place: (place.type != "cpu", place.index or 0))
+    return [each for each in weighty if each._place != target]
+
+
+def _index_strays(args: Sequence[Any], home: torch.device) -> list[StandIn]:
+    """Indices may be on the CPU; where the indexed tensor is there, they must be."""
+    source, indices, *values = args
+    found = [each for each in tree_leaves(indices) if isinstance(each, StandIn)]
+    indexed = source._place if isinstance(source, StandIn) else CPU
+    wrong = [each for each in found if each._place not in (indexed, CPU)]
+    if wrong and indexed == CPU and home != CPU:
+        return [source] if isinstance(source, StandIn) else []
+    return wrong + _apart([source, *values[:1]], home)
+
+
+def _column_strays(args: Sequence[Any], kwargs: dict[str, Any], home: torch.device, *, strict: bool) -> list[StandIn]:
+    """Lists of tensors: the first of each belong together, then the second, and so on."""
+    given = (*args, *kwargs.values())
+    lists = [each for each in given if isinstance(each, (list, tuple)) and each]
+    single = [] if strict else [each for each in given if isinstance(each, StandIn)]  # a learning rate may be anywhere
+    found: dict[int, StandIn] = {}
+    for column in zip(*[each for each in lists if isinstance(each[0], torch.Tensor)], strict=False):
+        for stray in _apart([*column, *single], home, strict=strict):
+            found[id(stray)] = stray
+    return list(found.values())

@@ -1,0 +1,105 @@
+"""Where a tensor came from, and where in the user's code we are."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+import types
+from collections.abc import Iterator
+from types import FrameType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
+
+
+class Line(NamedTuple):
+    """A line of code."""
+
+    file: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.number}"
+
+
+class Provenance(NamedTuple):
+    """What a tensor is to the user: what kind of thing, in words, where it was made if in the step, and the remedy."""
+
+    kind: str
+    what: str
+    remedy: str
+    line: Line | None = None
+
+
+NOWHERE = Line("?", 0)
+
+
+def users_line() -> Line:
+    """The innermost line of code that is neither torch's nor Python's own nor ours."""
+    for frame in _frames(sys._getframe(1)):
+        if _is_users(frame.f_code.co_filename):
+            return Line(frame.f_code.co_filename, frame.f_lineno)
+    return NOWHERE
+
+
+def outsider(tensor: Tensor) -> Provenance:
+    """Of a tensor that is none of the given objects'. Who holds it tells what it is."""
+    for holder in gc.get_referrers(tensor):
+        if isinstance(holder, functools._lru_cache_wrapper) or _is_cache(holder):
+            return Provenance("cache", "it was cached", "clear the cache when the model moves, or key it by device")
+        if isinstance(holder, tuple) and any(type(each) is types.FunctionType for each in gc.get_referrers(holder)):
+            return Provenance(
+                "closure", "a function has it as a default", "make it inside, on the device of the others"
+            )
+    remedy = "give it to the rehearsal, and to tm.move, too; or move it before"
+    return Provenance("loss", "it belongs to none of the given objects", remedy)
+
+
+def _is_cache(holder: object) -> bool:
+    if type(holder) is not dict:
+        return False
+    owners = [each for each in gc.get_referrers(holder) if type(each) is dict]
+    return any("cache" in str(name).lower() for owner in owners for name, value in owner.items() if value is holder)
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+    # A thread that torch started: whoever waits for it in the main thread is the user.
+    if threading.current_thread() is not threading.main_thread():
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith((_TORCH, _OURS, "<")):
+        return False
+    return file.startswith(_INSTALLED) or not file.startswith(_STANDARD)
+
+
+def users_line_of(error: BaseException) -> Line:
+    """The user's innermost line on the way to an error."""
+    found, step = NOWHERE, error.__traceback__
+    while step is not None:
+        if _is_users(step.tb_frame.f_code.co_filename):
+            found = Line(step.tb_frame.f_code.co_filename, step.tb_lineno)
+        step = step.tb_next
+    return found

@@ -1,0 +1,195 @@
+"""A rehearsal, from beginning to end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.nn import parameter
+from torch.optim import Optimizer
+
+from torchmove import _move, _survey
+from torchmove._apply import repoint_all
+from torchmove._interrupts import HeldInterrupts
+from torchmove._names import names_of
+from torchmove._records import Inventory
+from torchmove._storage import Undo, plain_torch
+from torchmove.rehearsal import cuda
+from torchmove.rehearsal.disguise import Disguise
+from torchmove.rehearsal.kinds import provenance_of
+from torchmove.rehearsal.memento import remember, remember_globals
+from torchmove.rehearsal.provenance import Line, Provenance, users_line_of
+from torchmove.rehearsal.result import Finding, Rehearsal
+from torchmove.rehearsal.scene import dress, set_up
+from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
+from torchmove.rehearsal.standin import CPU, StandIn
+
+MovedBy = Literal["torchmove", "to"]
+Data = Literal["shapes", "real"]
+_DATA = (Tensor, dict, list, tuple, set)  # what a loader delivers: nobody moves it before the step
+
+
+def rehearse(
+    step: Callable[..., Any],
+    *objects: Any,
+    to: str | torch.device = "cuda",
+    moved_by: MovedBy = "torchmove",
+    data: Data = "shapes",
+) -> Rehearsal:
+    """Run a training step on a simulated device, and say which of its lines would fail on the real one.
+
+    The step is called with the given objects, whose tensors are stand-ins meanwhile: no byte is moved, no device is
+    touched, and afterwards everything is as it was. Modules, optimizers and the like are on the device, where tm.move
+    would have put them (`moved_by="to"`: where Module.to would); tensors and containers of tensors, such as a batch,
+    are on the CPU. `data="real"` computes with real values, for steps that look at them.
+    """
+    return rehearse_named(step, objects, names_of(objects, sys._getframe(1)), to, moved_by, data)
+
+
+def rehearse_named(
+    step: Callable[..., Any],
+    objects: tuple[Any, ...],
+    named: dict[str, Any],
+    to: str | torch.device,
+    moved_by: MovedBy,
+    data: Data,
+) -> Rehearsal:
+    if not callable(step):
+        raise TypeError(f"rehearse takes a step, which is a function, and what to call it with: not {step!r}")
+    if moved_by not in ("torchmove", "to"):
+        raise ValueError(f"moved_by is 'torchmove' or 'to', not {moved_by!r}")
+    if data not in ("shapes", "real"):
+        raise ValueError(f"data is 'shapes' or 'real', not {data!r}")
+    device = torch.device(to)
+    if device.type in ("cpu", "meta"):
+        raise ValueError(f"to={device.type!r}: nothing to rehearse there; name a device, such as to='cuda'")
+    return _Rehearsing(step, objects, named, torch.device(device.type, device.index or 0), moved_by, data).result()
+
+
+class _Rehearsing:
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        objects: tuple[Any, ...],
+        named: dict[str, Any],
+        home: torch.device,
+        moved_by: MovedBy,
+        data: Data,
+    ) -> None:
+        self.step, self.objects, self.home, self.moved_by = step, objects, home, moved_by
+        self.states = {name: each for name, each in named.items() if not isinstance(each, _DATA)}
+        self.named = {**named, "step": step}
+        self.stage = Stage(home, real=data == "real", tell=self.tell, note=self.note)
+        self.findings: dict[tuple[str, int, str], Finding] = {}
+        self.stopped = ""
+
+    def result(self) -> Rehearsal:
+        undo: Undo = []
+        try:
+            with HeldInterrupts():
+                self.set_up(undo)
+            with self.lazy_parameters(undo), cuda.harmless(), Disguise(self.stage), self.stage:
+                self.perform()
+            self.mark_state()
+        finally:
+            with HeldInterrupts():
+                for each in reversed(undo):
+                    each()
+        return Rehearsal(self.home, tuple(self.findings.values()), self.stage.meter.peak(), self.stopped)
+
+    # ------------------------------------------------------------ before
+
+    def set_up(self, undo: Undo) -> None:
+        remember_globals(undo)
+        with plain_torch():
+            inventory = _survey.survey(self.named)
+            optimizers = [each for each in self.named.values() if isinstance(each, Optimizer)]
+            remember([*optimizers, *(holder for holder, _ in inventory.holders.values())], undo)
+            places = self.places(inventory, undo)
+            data = {name for name in self.named if name not in self.states}
+
+            def came_from(index: int) -> Provenance | None:
+                at_home = places[id(inventory.slots.tensors[index])] == self.home
+                return None if at_home else provenance_of(inventory, index, data)
+
+            set_up(inventory, self.stage, places, came_from, undo)
+
+    def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:
+        """Where each tensor is when the step begins, by its id."""
+        places = {id(tensor): _place(tensor.device) for tensor in inventory.slots.tensors}
+        if self.states and self.moved_by == "torchmove":
+            plan = _move.plan_for(self.states, self.home, (), lambda _: None)
+            places.update(zip(map(id, plan.inventory.slots.tensors), plan.placement, strict=True))
+            repoint_all(plan.repoints, undo)
+        return places
+
+    @contextmanager
+    def lazy_parameters(self, undo: Undo) -> Iterator[None]:
+        """What waits for its shape gets a stand-in when it has one."""
+
+        def materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+            with off_stage():
+                behind = torch.empty(
+                    shape, dtype=dtype or tensor.data.dtype, device="cpu" if self.stage.real else "meta"
+                )
+            dress(tensor, self.stage.wrap(behind, self.home if device is None else device, None), undo)
+
+        mixin: Any = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
+        with patch.object(mixin, "materialize", materialize):
+            yield
+
+    # ------------------------------------------------------------ meanwhile
+
+    def perform(self) -> None:
+        try:
+            if self.moved_by == "to":
+                for each in self.states.values():
+                    if isinstance(each, nn.Module):
+                        each.to(self.home)
+            self.step(*self.objects)
+        except CannotGoOn as error:
+            self.stop(error, f"{error}: shapes alone do not tell how it goes on", "rehearse with data='real'")
+        except Exception as error:
+            said = str(error).strip().splitlines()
+            if said and "data is not allocated yet" in said[0]:
+                self.stop(
+                    error, "torch reads values by their address here", "rehearse with data='real', or leave it out"
+                )
+            else:
+                self.stop(error, f"{type(error).__name__}: {said[0] if said else ''}", "it is not about devices")
+
+    def stop(self, error: Exception, why: str, remedy: str) -> None:
+        line = users_line_of(error)
+        self.stopped = f"stopped at {line}  {line.text}\n      {why}\n      fix: {remedy}"
+
+    def tell(self, stray: StandIn, operation: str, line: Line) -> None:
+        came = stray.came_from() or Provenance("input", f"a tensor on {stray._place}", "send it to the device first")
+        made = f" ({came.line})" if came.line and came.line != line else ""
+        self.find(line, came.kind, f"{operation} with a tensor on {stray._place}: {came.what}{made}", came.remedy)
+
+    def note(self, why: str, line: Line) -> None:
+        self.find(line, "synchronises", why, "keep it on the device, or do it seldom")
+
+    def find(self, line: Line, kind: str, why: str, remedy: str) -> None:
+        self.findings.setdefault(
+            (line.file, line.number, kind), Finding(line.file, line.number, kind, line.text, why, remedy)
+        )
+
+    # ------------------------------------------------------------ afterwards
+
+    def mark_state(self) -> None:
+        """What an optimizer holds now it will hold in the next step too."""
+        for optimizer in (each for each in self.states.values() if isinstance(each, Optimizer)):
+            for state in optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, StandIn):
+                        self.stage.meter.mark(value._behind, "optimizer")
+
+
+def _place(device: torch.device) -> torch.device:
+    return CPU if device.type in ("cpu", "meta") else torch.device(device.type, device.index or 0)

@@ -1,0 +1,178 @@
+"""The stage: every operation of the step comes by here, is checked for its devices and done with what is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map
+
+from torchmove._shells import is_window
+from torchmove.rehearsal.memory import Meter
+from torchmove.rehearsal.places import strays
+from torchmove.rehearsal.provenance import Line, Provenance, outsider, users_line
+from torchmove.rehearsal.standin import CPU, StandIn
+
+aten = torch.ops.aten
+Tell = Callable[[StandIn, str, Line], None]
+Note = Callable[[str, Line], None]
+
+
+class CannotGoOn(Exception):
+    """Shapes alone do not tell how the step goes on; says why."""
+
+
+@contextmanager
+def off_stage() -> Iterator[None]:
+    """For operations that are ours, on what is behind the stand-ins."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        yield
+
+
+class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, home: torch.device, *, real: bool, tell: Tell, note: Note) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.home, self.real, self.tell, self.note = home, real, tell, note
+        self.meter = Meter()
+        # Where a tensor that is made from nothing comes to be, and who made it; nobody: torch itself.
+        self.made_on = CPU
+        self.made_by: Provenance | None = None
+        self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch has made, and their places
+        self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # keeping torch's compiler out means importing it, and nothing is compiled here
+
+    # ------------------------------------------------------------ stand-ins
+
+    def storage_for(self, tensor: Tensor) -> Tensor:
+        """Something like the storage behind a real tensor, as bytes."""
+        with off_stage():
+            storage = tensor.untyped_storage()
+            if self.real and tensor.device.type != "meta":
+                return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage).cpu().clone()
+            return torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+
+    def window(self, base: Tensor, like: Tensor) -> Tensor:
+        """A window such as a real tensor is, on what is like its storage."""
+        with off_stage():
+            data = like.data
+            empty = torch.empty(0, dtype=data.dtype, device=base.device)
+            return empty.set_(base.untyped_storage(), data.storage_offset(), data.size(), data.stride())
+
+    def wrap(self, behind: Tensor, place: torch.device, provenance: Provenance | None) -> StandIn:
+        if place == self.home:
+            self.meter.see(behind)
+        return StandIn(behind, place, self, provenance)
+
+    def stand_in(self, tensor: Tensor, place: torch.device, provenance: Provenance | None) -> StandIn:
+        """For a real tensor, by itself."""
+        with off_stage():
+            trained = tensor.requires_grad
+        made = self.wrap(self.window(self.storage_for(tensor), tensor), place, provenance)
+        made.requires_grad_(trained)
+        return made
+
+    def adopt(self, made: Any) -> Any:
+        """What torch has made out of values is real at first."""
+        if isinstance(made, StandIn) or not _has_stand_in(made):
+            return made
+        return self.stand_in(made, self.made_on, self.made_by)
+
+    def known(self, each: Any) -> Any:
+        """A tensor that an operation is given, as a stand-in."""
+        return each if isinstance(each, StandIn) or not _has_stand_in(each) else self.shadow(each)
+
+    def shadow(self, tensor: Tensor) -> StandIn:
+        """A real tensor that nobody gave: a global, say. It is not touched; what the step does, it does to this."""
+        if id(tensor) not in self.shadows:
+            _, place = self.inside.pop(id(tensor), (None, None))
+            standin = self.stand_in(tensor, place or CPU, None if place else outsider(tensor))
+            self.shadows[id(tensor)] = (tensor, standin)
+        return self.shadows[id(tensor)][1]
+
+    # ------------------------------------------------------------ operations
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if func in _LIFTS:
+            return self.adopt(args[0])
+        if self.real and func is aten.empty.memory_format and self.made_by is None:
+            return self.made_inside(func, args, kwargs)
+        args, kwargs = tree_map(self.known, (args, kwargs))
+        for stray in strays(func, args, kwargs, self.home):
+            self.tell(stray, func.overloadpacket.__name__, users_line())
+            stray._place = self.home  # the run goes on as if it had been mended
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, StandIn)]
+        made = not given or kwargs.get("device") is not None
+        place = self.made_on if made else _place_of(given)
+        came = self.made_by if made else _came_from(given, place)
+        out = self._done(func, *tree_map(_behind, (args, kwargs)), given=bool(given))
+        if func is aten.detach.default and is_window(out) and _accumulates():
+            self.meter.mark(out, "gradients")
+        wrapped = tree_map(lambda each: self.wrap(each, place, came) if _has_stand_in(each) else each, out)
+        if func.overloadpacket is aten._pack_padded_sequence:
+            wrapped[1]._place = CPU  # the sizes of the batches: read there
+        return _aliased(func, args, kwargs, wrapped)
+
+    def made_inside(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        """Room that torch's C++ has asked for: it may write to it by its address. Real, until an operation uses it."""
+        made: Tensor = func(*args, **{**kwargs, "device": CPU, "pin_memory": False})
+        self.inside[id(made)] = (made, self.made_on)
+        return made
+
+    def _done(self, func: Any, args: Any, kwargs: dict[str, Any], *, given: bool) -> Any:
+        makes = not given and any(argument.name == "device" for argument in func._schema.arguments)
+        if makes or kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": "cpu" if self.real else "meta"}
+        try:
+            return func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            if not self.real and not func._schema.returns:
+                return None  # it only writes, and that nobody will see
+            if not self.real and ("meta" in str(error).lower() or "data-dependent" in str(error)):
+                raise CannotGoOn(f"{func.overloadpacket.__name__} looks at data") from None
+            raise
+
+
+_LIFTS = {aten.lift.default, aten.lift_fresh.default}
+
+
+def _has_stand_in(each: Any) -> bool:
+    """A sparse tensor has none, nor has a parameter that waits for its shape."""
+    return isinstance(each, Tensor) and not is_lazy(each) and is_window(each)
+
+
+def _behind(each: Any) -> Any:
+    return each._behind if isinstance(each, StandIn) else each
+
+
+def _place_of(given: list[StandIn]) -> torch.device:
+    """A number on the CPU goes with the others."""
+    return next((each._place for each in given if each._place != CPU), CPU)
+
+
+def _came_from(given: list[StandIn], place: torch.device) -> Provenance | None:
+    """What is computed from a stray is a stray of the same kind."""
+    return next(filter(None, (each.came_from() for each in given)), None) if place == CPU else None
+
+
+def _accumulates() -> bool:
+    """Is autograd about to put a gradient where it belongs?"""
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name().endswith("AccumulateGrad")
+
+
+def _aliased(func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+    leaves = tree_leaves((args, kwargs, out))
+    if any(isinstance(each, Tensor) and not isinstance(each, StandIn) for each in leaves):
+        return out  # a sparse one has no storage to share
+    return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[no-untyped-call]

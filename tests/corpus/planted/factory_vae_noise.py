@@ -1,0 +1,31 @@
+"""Reparameterise: mean plus noise times deviation."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class VAE(nn.Module):
+    def __init__(self, width=8, latent=3):
+        super().__init__()
+        self.encode = nn.Linear(width, 2 * latent)
+        self.decode = nn.Linear(latent, width)
+
+    def forward(self, x):
+        mean, logvar = self.encode(x).chunk(2, dim=-1)
+        noise = torch.randn(mean.shape)
+        z = mean + noise * (0.5 * logvar).exp()  # fails: factory
+        divergence = -0.5 * (1 + logvar - mean.pow(2) - logvar.exp()).sum(-1).mean()
+        return F.mse_loss(self.decode(z), x) + divergence
+
+
+def build():
+    model = VAE()
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3), torch.rand(4, 8)
+
+
+def step(model, optimizer, x):
+    x = x.to("cuda")
+    optimizer.zero_grad()
+    model(x).backward()
+    optimizer.step()

@@ -1,0 +1,385 @@
+"""A rehearsal finds what would fail, goes on to the end, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import resource
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import torchmove as tm
+from torchmove.testing import assert_movable
+
+pytest_plugins = ["torchmove.pytest_plugin"]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 1)
+        self.table = torch.ones(5)
+        self.seen: list[int] = []
+        self.register_buffer("steps", torch.zeros(1))
+
+    def forward(self, x):
+        self.seen.append(len(x))
+        self.steps += 1
+        return self.second(self.first(x) + self.table)
+
+
+def state():
+    model = Net()
+    return model, torch.optim.AdamW(model.parameters()), {"x": torch.randn(3, 4), "y": torch.randn(3, 1)}
+
+
+def step(model, optimizer, batch):
+    x, y = batch["x"].to("cuda"), batch["y"].to("cuda")
+    optimizer.zero_grad()
+    functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+
+
+def line_of(text: str) -> int:
+    with open(__file__) as source:
+        return next(number for number, line in enumerate(source, 1) if text in line and "line_of" not in line)
+
+
+# ---------------------------------------------------------------- what it finds
+
+
+def test_a_step_that_is_right():
+    found = tm.rehearse(step, *state())
+    assert found.ok
+    assert (found.findings, found.stopped) == ((), "")
+    assert str(found).startswith("the step runs on cuda:0")
+
+
+def test_what_module_to_leaves_behind():
+    found = tm.rehearse(step, *state(), moved_by="to")
+    assert not found.ok
+    (finding,) = found.findings
+    assert (finding.file, finding.line, finding.kind) == (__file__, line_of("self.first(x) + self.table"), "attribute")
+    assert "model.table is on cpu: a plain attribute, not a buffer" in finding.why
+    assert finding.remedy == 'self.register_buffer("table", ..., persistent=False)'
+    assert str(found).startswith("1 place would fail on cuda:0")
+    assert f"test_rehearsal.py:{finding.line}  return self.second(self.first(x) + self.table)" in str(found)
+
+
+def two_bugs(model, optimizer, batch):
+    hidden = model(batch["x"].cuda()) * torch.ones(3, 1)  # one
+    (hidden - batch["y"]).square().mean().backward()  # two
+    optimizer.step()
+
+
+def test_all_of_it_in_one_run():
+    found = tm.rehearse(two_bugs, *state())
+    assert [(finding.line, finding.kind) for finding in found.findings] == [
+        (line_of("torch.ones(3, 1)  # one"), "factory"),
+        (line_of('batch["y"]).square().mean().backward()  # two'), "input"),
+    ]
+    assert "torch.ones without device=" in found.findings[0].why
+    facts = json.loads(found.to_json())
+    assert facts["ok"] is False
+    assert [each["kind"] for each in facts["findings"]] == ["factory", "input"]
+
+
+def test_a_parameter_that_stayed_gets_its_gradient_all_the_same():
+    def go(model, x):
+        loss = (x.cuda() @ model.loose[0]).sum()
+        loss.backward()
+        assert model.loose[0].grad.shape == (4, 2)
+
+    model = nn.Module()
+    model.loose = [nn.Parameter(torch.ones(4, 2))]
+    found = tm.rehearse(go, model, torch.ones(3, 4), moved_by="to")
+    assert [finding.kind for finding in found.findings] == ["container"]
+    assert found.stopped == ""
+
+
+def looks(model, x):
+    out = model(x.cuda())
+    if out.sum() > 0:  # data decides
+        out = out * 2
+    return out
+
+
+def test_where_shapes_do_not_tell_it_says_so_with_the_line():
+    found = tm.rehearse(looks, nn.Linear(4, 2), torch.ones(3, 4))
+    assert not found.ok
+    line = line_of("if out.sum() > 0:  # data decides")
+    assert found.stopped.startswith(f"stopped at test_rehearsal.py:{line}  if out.sum() > 0:")
+    assert "bool looks at data" in found.stopped
+    assert "data='real'" in found.stopped
+    assert "Traceback" not in str(found)
+
+
+def test_with_real_data_it_goes_on_and_the_waiting_is_noted():
+    found = tm.rehearse(looks, nn.Linear(4, 2), torch.ones(3, 4), data="real")
+    assert found.ok
+    assert [(finding.line, finding.kind) for finding in found.findings] == [
+        (line_of("if out.sum() > 0:  # data decides"), "synchronises")
+    ]
+
+
+def test_an_error_that_has_nothing_to_do_with_devices_is_told_by_its_line():
+    def go(model, x):
+        return model(x.cuda().T)
+
+    found = tm.rehearse(go, nn.Linear(4, 2), torch.ones(3, 4))
+    assert f"test_rehearsal.py:{line_of('return model(x.cuda().T)')}" in found.stopped
+    assert "RuntimeError" in found.stopped
+
+
+def test_real_data_gives_the_numbers_of_the_cpu():
+    def go(model, x, expected):
+        assert model(x.to("cuda")).tolist() == expected
+
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), torch.randn(2, 4)
+    assert tm.rehearse(go, model, x, model(x).tolist(), data="real").stopped == ""
+
+
+# ---------------------------------------------------------------- what the step sees
+
+
+def test_cuda_in_the_step_means_the_simulated_device():
+    def go(model, x):
+        assert torch.cuda.is_available()
+        assert (torch.cuda.current_device(), torch.cuda.device_count()) == (0, 1)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        assert next(model.parameters()).device == torch.device("cuda:0")
+        assert next(model.parameters()).is_cuda
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream), torch.autocast("cuda", dtype=torch.bfloat16):
+            out = model(x.to(device, non_blocking=True))
+        assert out.dtype == torch.bfloat16
+        stream.synchronize()
+        torch.cuda.synchronize()
+        out.float().sum().backward()
+        assert model.weight.grad.device.type == "cuda"
+        model.cpu()
+        assert model.weight.device.type == "cpu"
+        model.cuda()
+
+    found = tm.rehearse(go, nn.Linear(4, 2), torch.ones(3, 4))
+    assert (found.findings, found.stopped) == ((), "")
+
+
+def test_sharing_is_as_it_was():
+    def go(model, x):
+        assert model[0].weight is model[1].weight
+        assert isinstance(model[0].weight, nn.Parameter)
+        model.view.fill_(3)
+        assert model.whole.tolist() == [3, 3, 1, 1]
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    model.whole = torch.ones(4)
+    model.view = model.whole[:2]
+    found = tm.rehearse(go, model, torch.ones(1), data="real")
+    assert found.stopped == ""
+    assert model.whole.tolist() == [1, 1, 1, 1]
+
+
+def test_another_index_is_another_device():
+    def go(model, x):
+        return model(x.to("cuda:1"))
+
+    (finding,) = tm.rehearse(go, nn.Linear(4, 2), torch.ones(3, 4)).findings
+    assert (finding.kind, "cuda:1" in finding.why) == ("hard-coded", True)
+    assert tm.rehearse(go, nn.Linear(4, 2), torch.ones(3, 4), to="cuda:1").ok
+
+
+# ---------------------------------------------------------------- afterwards
+
+
+def everything(model, optimizer, batch):
+    tensors = [*model.parameters(), *model.buffers(), model.table, *batch.values()]
+    tensors += [value for state in optimizer.state.values() for value in state.values()]
+    return {
+        "ids": [id(tensor) for tensor in tensors],
+        "classes": [type(tensor) for tensor in tensors],
+        "bytes": [tensor.tolist() for tensor in tensors],
+        "places": [tensor.data_ptr() for tensor in tensors],
+        "gradients": [None if tensor.grad is None else tensor.grad.tolist() for tensor in tensors],
+        "versions": [tensor._version for tensor in tensors],
+        "seen": list(model.seen),
+        "hooks": [len(model._forward_hooks), len(model.first.weight._backward_hooks or ())],
+        "groups": [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups],
+        "random": [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()],
+        "modes": [torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device()],
+        "cuda": [torch.cuda.is_available, torch.cuda.Stream, torch.cuda.synchronize, torch.autocast.__init__],
+    }
+
+
+def meddling(model, optimizer, batch, crash=False):
+    model.register_forward_hook(lambda *given: None)
+    model.first.weight.register_hook(lambda gradient: gradient)
+    model.extra, model.seen, model.table = torch.ones(3), [1, 2], torch.zeros(5, device="cuda")
+    batch["more"] = torch.randn(3)
+    random.random()
+    np.random.rand()
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(True)
+    optimizer.param_groups[0]["lr"] = 7
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, device="cuda"))]})
+    step(model, optimizer, batch)
+    if crash:
+        raise crash
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize("moved_by", ["torchmove", "to"])
+@pytest.mark.parametrize("crash", [None, RuntimeError("no"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("trained", [False, True])
+def test_everything_is_as_before(data, moved_by, crash, trained):
+    objects = state()
+    if trained:
+        functional.mse_loss(objects[0](objects[2]["x"]), objects[2]["y"]).backward()
+        objects[1].step()
+    before = everything(*objects)
+    go = functools.partial(meddling, crash=crash)
+    if isinstance(crash, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            tm.rehearse(go, *objects, moved_by=moved_by, data=data)
+    else:
+        tm.rehearse(go, *objects, moved_by=moved_by, data=data)
+    assert everything(*objects) == before
+    assert not hasattr(objects[0], "extra")
+    assert list(objects[2]) == ["x", "y"]
+    # And it still trains, here, on the real thing.
+    model, optimizer, batch = objects
+    functional.mse_loss(model(batch["x"]), batch["y"]).backward()
+    optimizer.step()
+
+
+def test_lazy_modules_wait_for_their_shape_again():
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    assert tm.rehearse(lambda model, x: model(x.cuda()).sum().backward(), model, torch.ones(2, 4)).ok
+    assert type(model[0]) is nn.LazyLinear
+    assert nn.parameter.is_lazy(model[0].weight)
+    assert model(torch.randn(2, 4)).shape == (2, 3)
+
+
+def test_a_cache_does_not_keep_stand_ins():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mask = functools.lru_cache(lambda size: torch.ones(size, device="cuda"))
+
+        def forward(self, x):
+            return x * self.mask(x.shape[-1])
+
+    model = Masked()
+    assert tm.rehearse(lambda model, x: model(x.cuda()), model, torch.ones(3)).ok
+    assert model.mask.cache_info().currsize == 0
+
+
+TABLE = torch.ones(4)
+
+
+def test_globals_are_found_and_not_touched():
+    def go(x):
+        TABLE.add_(1)
+        return x.cuda() * TABLE
+
+    (finding,) = tm.rehearse(go, torch.ones(4), data="real").findings
+    assert finding.kind == "loss"
+    assert TABLE.tolist() == [1, 1, 1, 1]
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_the_peak_by_part():
+    model = nn.Linear(1024, 1024, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+
+    def go(model, optimizer, x):
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+
+    found = tm.rehearse(go, model, optimizer, torch.ones(256, 1024))
+    weight = 1024 * 1024 * 4
+    assert found.peak["parameters"] == found.peak["gradients"] == found.peak["optimizer"] == weight
+    assert found.peak_bytes == sum(found.peak.values())
+    assert "peak memory on cuda:0" in str(found)
+
+
+class Block(nn.Module):
+    """As in a model of 70 billion parameters."""
+
+    def __init__(self, width=8192, hidden=28672, heads=64, shared=8):
+        super().__init__()
+        self.heads, self.shared = heads, shared
+        self.query, self.out = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.key, self.value = (nn.Linear(width, width // heads * shared, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+        self.before, self.between = nn.RMSNorm(width), nn.RMSNorm(width)
+
+    def forward(self, x):
+        y = self.before(x)
+        query, key, value = (
+            each(y).unflatten(-1, (-1, 128)).transpose(1, 2) for each in (self.query, self.key, self.value)
+        )
+        key, value = (each.repeat_interleave(self.heads // self.shared, 1) for each in (key, value))
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        y = self.between(x)
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
+def test_a_model_of_70_billion_parameters():
+    with torch.device("meta"):
+        layers = [nn.Embedding(128256, 8192), *(Block() for _ in range(80)), nn.Linear(8192, 128256, bias=False)]
+        model = nn.Sequential(*layers).to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters())
+    assert sum(parameter.numel() for parameter in model.parameters()) > 70e9
+
+    def go(model, optimizer, tokens):
+        tokens = tokens.to("cuda")
+        functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = tm.rehearse(go, model, optimizer, torch.zeros(1, 2049, dtype=torch.long))
+    assert found.ok
+    assert found.peak["parameters"] == found.peak["gradients"] == found.peak["optimizer"] // 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 3e6  # KiB
+
+
+# ---------------------------------------------------------------- for tests, and bad input
+
+
+def test_assert_movable_and_the_fixture(assert_movable):
+    assert_movable(step, *state())
+    with pytest.raises(AssertionError, match="1 place would fail on cuda:0"):
+        assert_movable(step, *state(), moved_by="to")
+
+
+def test_the_name_of_an_object_is_the_callers():
+    network, optimizer, batch = state()
+    with pytest.raises(AssertionError, match=r"network\.table is on cpu"):
+        assert_movable(step, network, optimizer, batch, moved_by="to")
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "said"),
+    [
+        (nn.Linear(1, 1).weight, {}, TypeError, "a step, which is a function"),
+        (step, {"to": "cpu"}, ValueError, "nothing to rehearse there"),
+        (step, {"to": "nowhere"}, RuntimeError, "nowhere"),
+        (step, {"moved_by": "magic"}, ValueError, "'torchmove' or 'to'"),
+        (step, {"data": "fake"}, ValueError, "'shapes' or 'real'"),
+    ],
+)
+def test_bad_input(given, options, error, said):
+    with pytest.raises(error, match=said):
+        tm.rehearse(given, nn.Linear(1, 1), **options)
