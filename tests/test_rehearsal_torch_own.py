@@ -10,10 +10,11 @@ from torch.testing._internal.common_optimizers import optim_db
 from torch.utils._pytree import tree_leaves, tree_map
 
 import torchmove as tm
+from torchmove.rehearsal import behind, stage
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-# Their forward or backward looks at values, or has no kernel that works on shapes alone.
+# With nothing known but shapes, their forward or backward cannot go on: it looks at values, or has no kernel for that.
 NEED_DATA = {
     *(f"nn.BatchNorm{dimensions}d" for dimensions in (1, 2, 3)),  # momentum=None: divides by a count it reads
     *(f"nn.FractionalMaxPool{dimensions}d" for dimensions in (2, 3)),
@@ -32,12 +33,22 @@ def step(module, args, kwargs):
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
 def test_modules(info, training):
+    rehearse_samples(info, training=training, data="shapes")
+
+
+@pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
+def test_modules_when_nothing_is_known_but_shapes(info, monkeypatch):
+    for module in (behind, stage):
+        monkeypatch.setattr(module, "MOST_BYTES", 0)
+    rehearse_samples(info, training=True, data="real" if info.name in NEED_DATA else "shapes")
+
+
+def rehearse_samples(info, *, training, data):
     dtype = torch.float32 if torch.float32 in info.dtypes else info.dtypes[0]
     for sample in info.module_inputs_func(info, "cpu", dtype, requires_grad=True, training=training):
         if sample.forward_input is None:
             continue
         module = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs).to(dtype)
-        data = "real" if info.name in NEED_DATA else "shapes"
         given = (sample.forward_input.args, sample.forward_input.kwargs)
         found = tm.rehearse(step, module.train(training), *given, data=data)
         assert [each for each in found.findings if not each.is_note] == []

@@ -36,7 +36,7 @@ class Disguise(TorchFunctionMode):
         self.stage = stage
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        call = Call(func, *tree_map(self.stage.known, (args, kwargs or {})))
+        call = Call(func, *tree_map(self.stage.admit, (args, kwargs or {})))
         act = _ACTS.get(func)
         if act is not None:
             return act(self, call)
@@ -111,7 +111,7 @@ class Disguise(TorchFunctionMode):
         tensor: StandIn = call.args[0]
         if tensor._place != CPU:
             self.stage.note(f"{_name(call.func)} waits for the device and brings a value to the CPU", users_line())
-        if self.stage.real:
+        if self.stage.knows(tensor):
             return self.with_bytes(call)
         if tensor.dtype.is_floating_point and call.func in (Tensor.item, Tensor.__float__):
             return float("nan")  # to be printed or summed up; what is decided by it would have to be compared first
@@ -121,13 +121,13 @@ class Disguise(TorchFunctionMode):
         tensor: StandIn = call.args[0]
         if tensor._place != CPU or tensor._fetched:
             self.stage.note("numpy waits until the bytes have come from the device", users_line())
-        if self.stage.real:
+        if self.stage.knows(tensor):
             return self.with_bytes(call)
         raise CannotGoOn("numpy looks at data")
 
     def format(self, call: Call) -> Any:
         text = repr(call.args[0])
-        return self.with_bytes(call) if self.stage.real else text
+        return self.with_bytes(call) if self.stage.knows(call.args[0]) else text
 
     def with_bytes(self, call: Call) -> Any:
         with off_stage():
@@ -144,7 +144,7 @@ class Disguise(TorchFunctionMode):
         """What works on packed sequences reads the sizes of the batches by itself."""
         first, second, *rest = call.args
         if isinstance(second, StandIn) and second.dtype == torch.int64:
-            if not self.stage.real:
+            if not self.stage.knows(second):
                 raise CannotGoOn("a packed sequence has its lengths as data")
             call = call._replace(args=(first, second._behind, *rest))
         with self.making(call):

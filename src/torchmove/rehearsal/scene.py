@@ -35,7 +35,8 @@ def set_up(
     gradients = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
     for block in inventory.blocks:
         if _can_be_stood_in(block, tensors):
-            base = stage.storage_for(tensors[block.slots[0]])
+            weighs = any(inventory.slots[index].role in ("parameter", "gradient") for index in block.slots)
+            base = stage.storage_for(tensors[block.slots[0]], weighs=weighs)
             for index in block.slots:
                 tensor = tensors[index]
                 standin = stage.wrap(stage.window(base, tensor), places[id(tensor)], came_from(index))

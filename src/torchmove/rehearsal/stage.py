@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torchmove._shells import is_window
+from torchmove.rehearsal.behind import MOST_BYTES, as_shape, fits, is_known
 from torchmove.rehearsal.memory import Meter
 from torchmove.rehearsal.places import strays
 from torchmove.rehearsal.provenance import Line, Provenance, outsider, users_line
@@ -42,6 +44,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Where a tensor that is made from nothing comes to be, and who made it; nobody: torch itself.
         self.made_on = CPU
         self.made_by: Provenance | None = None
+        self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
         self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch has made, and their places
         self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
 
@@ -51,11 +54,12 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # ------------------------------------------------------------ stand-ins
 
-    def storage_for(self, tensor: Tensor) -> Tensor:
-        """Something like the storage behind a real tensor, as bytes."""
+    def storage_for(self, tensor: Tensor, *, weighs: bool = False) -> Tensor:
+        """Something like the storage behind a real tensor, as bytes; a weight is known by its shape alone."""
         with off_stage():
             storage = tensor.untyped_storage()
-            if self.real and tensor.device.type != "meta":
+            small = not weighs and storage.nbytes() <= MOST_BYTES
+            if (self.real or small) and tensor.device.type != "meta":
                 return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage).cpu().clone()
             return torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
 
@@ -85,7 +89,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return made
         return self.stand_in(made, self.made_on, self.made_by)
 
-    def known(self, each: Any) -> Any:
+    def admit(self, each: Any) -> Any:
         """A tensor that an operation is given, as a stand-in."""
         return each if isinstance(each, StandIn) or not _has_stand_in(each) else self.shadow(each)
 
@@ -105,9 +109,9 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if func in _LIFTS:
             return self.adopt(args[0])
-        if self.real and func is aten.empty.memory_format and self.made_by is None:
+        if func is aten.empty.memory_format and self.made_by is None and (self.real or fits(func, args, kwargs)):
             return self.made_inside(func, args, kwargs)
-        args, kwargs = tree_map(self.known, (args, kwargs))
+        args, kwargs = tree_map(self.admit, (args, kwargs))
         for stray in strays(func, args, kwargs, self.home):
             self.tell(stray, func.overloadpacket.__name__, users_line())
             stray._place = self.home  # the run goes on as if it had been mended
@@ -115,7 +119,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = not given or kwargs.get("device") is not None
         place = self.made_on if made else _place_of(given)
         came = self.made_by if made else _came_from(given, place)
-        out = self._done(func, *tree_map(_behind, (args, kwargs)), given=bool(given))
+        out = self._done(func, args, kwargs, given)
         if func is aten.detach.default and is_window(out) and _accumulates():
             self.meter.mark(out, "gradients")
         wrapped = tree_map(lambda each: self.wrap(each, place, came) if _has_stand_in(each) else each, out)
@@ -129,18 +133,57 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inside[id(made)] = (made, self.made_on)
         return made
 
-    def _done(self, func: Any, args: Any, kwargs: dict[str, Any], *, given: bool) -> Any:
+    # ------------------------------------------------------------ with what is behind
+
+    def knows(self, standin: StandIn) -> bool:
+        """Are its values known? Not if something unknown was written to its storage."""
+        behind = standin._behind
+        if not is_known(behind):
+            return False
+        base = self.unknown.get(behind.untyped_storage()._cdata)
+        if base is not None:
+            standin._behind = self.window(base, behind)
+        return base is None
+
+    def _done(self, func: Any, args: Any, kwargs: dict[str, Any], given: list[StandIn]) -> Any:
         makes = not given and any(argument.name == "device" for argument in func._schema.arguments)
         if makes or kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": "cpu" if self.real else "meta"}
+            kwargs = {**kwargs, "device": CPU}
+        known = [self.knows(each) for each in given]
+        with_bytes = tree_map(_behind, (args, kwargs))
+        if self.real:
+            return func(*with_bytes[0], **with_bytes[1])
+        if all(known) and fits(func, *with_bytes):
+            with suppress(NotImplementedError):  # the CPU cannot, but its shapes are known
+                return func(*with_bytes[0], **with_bytes[1])
+        return self._done_in_shapes(func, args, kwargs)
+
+    def _done_in_shapes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        for argument, value in [*zip(func._schema.arguments, args, strict=False), *_named(func, kwargs)]:
+            if argument.is_write:
+                for each in tree_leaves(value):
+                    self._forget(each)
+        args, kwargs = tree_map(_shape_of, (args, kwargs))
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "meta"
         try:
             return func(*args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:
-            if not self.real and not func._schema.returns:
+            if not func._schema.returns:
                 return None  # it only writes, and that nobody will see
-            if not self.real and ("meta" in str(error).lower() or "data-dependent" in str(error)):
+            if "meta" in str(error).lower() or "data-dependent" in str(error):
                 raise CannotGoOn(f"{func.overloadpacket.__name__} looks at data") from None
             raise
+
+    def _forget(self, each: Any) -> None:
+        """Something unknown will be written to it."""
+        if isinstance(each, StandIn) and self.knows(each):
+            storage = each._behind.untyped_storage()
+            key = storage._cdata
+            with off_stage():
+                self.unknown[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+            weakref.finalize(storage, self.unknown.pop, key, None)
+            self.knows(each)
 
 
 _LIFTS = {aten.lift.default, aten.lift_fresh.default}
@@ -153,6 +196,15 @@ def _has_stand_in(each: Any) -> bool:
 
 def _behind(each: Any) -> Any:
     return each._behind if isinstance(each, StandIn) else each
+
+
+def _shape_of(each: Any) -> Any:
+    behind = _behind(each)
+    return as_shape(behind) if isinstance(each, StandIn) and is_known(behind) else behind
+
+
+def _named(func: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    return ((each, kwargs[each.name]) for each in func._schema.arguments if each.name in kwargs)
 
 
 def _place_of(given: list[StandIn]) -> torch.device:
