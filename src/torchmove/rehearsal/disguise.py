@@ -50,8 +50,7 @@ class Disguise(TorchFunctionMode):
         device = call.kwargs.get("device")
         places = [each._place for each in tree_leaves(call[1:]) if isinstance(each, StandIn)]
         if device is not None:
-            stage.made_on = self.place(device)
-            stage.made_by = _asked_for(stage.made_on, users_line())
+            stage.made_on, stage.made_by = self.place(device), self.asked_for(device)
         elif call.func in _CONSTRUCTORS:
             stage.made_on, stage.made_by = self.place(torch.get_default_device()), _made(call.func, users_line())
         elif places:
@@ -60,6 +59,11 @@ class Disguise(TorchFunctionMode):
             yield
         finally:
             stage.made_on, stage.made_by = before
+
+    def asked_for(self, device: Any) -> Provenance:
+        """Of a tensor that was to be on this very device."""
+        _, came_from = self.stage.cpus.get(id(device), (None, None))
+        return came_from or _asked_for(self.place(device), users_line())
 
     def place(self, device: Any) -> torch.device:
         found = torch.device(self.stage.home.type, device) if isinstance(device, int) else torch.device(device)
@@ -77,7 +81,8 @@ class Disguise(TorchFunctionMode):
             return self.send(tensor, other.device, other.dtype, copy=copy)
         device, dtype, _, memory_format = torch._C._nn._parse_to(*rest, **kwargs)
         place = None if device is None else self.place(device)
-        return self.send(tensor, place, dtype, copy=copy, memory_format=memory_format)
+        asked = next((each for each in (*rest, kwargs.get("device")) if isinstance(each, torch.device)), None)
+        return self.send(tensor, place, dtype, copy=copy, memory_format=memory_format, asked=asked)
 
     def cuda(self, call: Call) -> Tensor:
         device = call.args[1] if len(call.args) > 1 else call.kwargs.get("device")
@@ -94,13 +99,14 @@ class Disguise(TorchFunctionMode):
         *,
         copy: bool = False,
         memory_format: torch.memory_format | None = None,
+        asked: torch.device | None = None,
     ) -> Tensor:
         place, dtype = place or tensor._place, dtype or tensor.dtype
         if place == tensor._place:
             options: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
             with self.making(Call(Tensor.to, (tensor,), {})):
                 return Tensor.to(tensor, dtype, copy=copy, **options)
-        provenance = None if place == self.stage.home else _asked_for(place, users_line())
+        provenance = None if place == self.stage.home else self.asked_for(asked or place)
         sent: StandIn = _Send.apply(tensor, place, dtype, provenance)  # type: ignore[no-untyped-call]
         tensor._sent, sent._fetched = weakref.ref(sent), place == CPU
         return sent

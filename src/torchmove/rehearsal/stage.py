@@ -45,6 +45,9 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.made_on = CPU
         self.made_by: Provenance | None = None
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
+        self.cpus: dict[
+            int, tuple[torch.device, Provenance | None]
+        ] = {}  # what tensors said when asked for their device
         self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch has made, and their places
         self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
 
@@ -100,6 +103,12 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             standin = self.stand_in(tensor, place or CPU, None if place else outsider(tensor))
             self.shadows[id(tensor)] = (tensor, standin)
         return self.shadows[id(tensor)][1]
+
+    def cpu_of(self, standin: StandIn) -> torch.device:
+        """The CPU, as an object of its own: what is made on the device of a stray has come from that."""
+        device = torch.device("cpu")
+        self.cpus[id(device)] = (device, standin.came_from())
+        return device
 
     # ------------------------------------------------------------ operations
 

@@ -52,7 +52,7 @@ class StandIn(Tensor):
     # What Python asks goes by the place; torch's C++ does not ask here.
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return self._place
+        return self._place if self._place != CPU else self._stage.cpu_of(self)
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
