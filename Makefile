@@ -9,6 +9,7 @@ demo: $(READY)
 	$(BIN)/python examples/nested_model.py
 	$(BIN)/python examples/mid_training.py
 	$(BIN)/python examples/forgotten_buffer.py
+	$(BIN)/python examples/rehearsal.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 -m "not cuda"

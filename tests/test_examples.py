@@ -12,6 +12,11 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SAYS = {
     "nested_model": ["the same values: True;  still tied: True"],
     "mid_training": ["AdamW keeps its step on the CPU", "SGD with momentum, 50 more on the cpu"],
+    "rehearsal": [
+        "3 places would fail on cuda:0",
+        "2 places would fail on cuda:0",
+        "fix: torch.randn(..., device=...)",
+    ],
     "forgotten_buffer": ["V401 layer.table", 'self.register_buffer("table"', "forward works"],
 }
 

@@ -145,6 +145,8 @@ class Disguise(TorchFunctionMode):
         tensor, value = call.args
         call.done()
         tensor._behind, tensor._place, tensor._provenance = value._behind, value._place, value._provenance
+        if tensor._part:
+            self.stage.meter.mark(tensor._behind, tensor._part)
 
     def over_packed(self, call: Call) -> Any:
         """What works on packed sequences reads the sizes of the batches by itself."""

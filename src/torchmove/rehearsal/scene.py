@@ -40,7 +40,8 @@ def set_up(
             for index in block.slots:
                 tensor = tensors[index]
                 standin = stage.wrap(stage.window(base, tensor), places[id(tensor)], came_from(index))
-                stage.meter.mark(standin._behind, _PARTS.get(inventory.slots[index].role, "other tensors"))
+                standin._part = _PARTS.get(inventory.slots[index].role, "other tensors")
+                stage.meter.mark(standin._behind, standin._part)
                 dress(tensor, standin, undo)
     for tensor, gradient in gradients:
         if isinstance(tensor, StandIn):

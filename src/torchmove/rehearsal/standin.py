@@ -28,6 +28,7 @@ class StandIn(Tensor):
     _provenance: Provenance | None
     _sent: weakref.ref[StandIn] | None  # what `.to(...)` made of it
     _fetched: bool  # it has just come from the device
+    _part: str  # what it is counted as, of the memory
 
     @staticmethod
     def __new__(cls, behind: Tensor, place: torch.device, stage: Any, provenance: Provenance | None) -> StandIn:
@@ -42,7 +43,7 @@ class StandIn(Tensor):
             requires_grad=False,
         )
         made._behind, made._place, made._stage, made._provenance = behind, place, stage, provenance
-        made._sent, made._fetched = None, False
+        made._sent, made._fetched, made._part = None, False, ""
         return made
 
     def came_from(self) -> Provenance | None:
