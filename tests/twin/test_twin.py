@@ -336,17 +336,8 @@ def test_trains_as_on_the_cpu(name):
     torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-6)
 
 
-@pytest.fixture
-def one_thread():
-    """MKL takes as many as it finds idle, and sums in their order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("name", MODELS)
-def test_both_devices_compute_the_same_bits_every_time(name, one_thread):
+def test_both_devices_compute_the_same_bits_every_time(name):
     first, again, other = (trained(*MODELS[name], device) for device in ("twin:0", "twin:0", "twin:1"))
     assert all(a.equal(b) and a.equal(c) for a, b, c in zip(first, again, other, strict=True))
 
