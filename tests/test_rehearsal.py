@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import random
@@ -144,6 +145,94 @@ def test_real_data_gives_the_numbers_of_the_cpu():
     assert tm.rehearse(go, model, x, model(x).tolist(), data="real").stopped == ""
 
 
+def kinds_in(go, *objects, **options):
+    found = tm.rehearse(go, *objects, **options)
+    assert found.stopped == ""
+    return [finding.kind for finding in found.findings if not finding.is_note]
+
+
+def test_numpy_cannot_read_device_memory():
+    model, x = nn.Linear(4, 2), torch.ones(3, 4)
+    assert kinds_in(lambda model, x: model(x.cuda()).detach().numpy(), model, x, data="real") == ["numpy"]
+    assert kinds_in(lambda model, x: model(x.cuda()).detach().cpu().numpy(), model, x, data="real") == []
+
+
+def test_a_hook_that_makes_a_tensor_on_the_cpu():
+    def go(model, x):
+        out = model(x.cuda())
+        out.register_hook(lambda gradient: gradient * torch.ones(2))
+        out.sum().backward()
+
+    assert kinds_in(go, nn.Linear(4, 2), torch.ones(3, 4)) == ["factory"]
+
+
+def test_a_loss_is_finite_and_a_scaler_steps():
+    def guarded(model, x):
+        loss = model(x.cuda()).sum()
+        if not np.isfinite(loss.item()):
+            return
+        loss + torch.ones(4)
+
+    assert kinds_in(guarded, nn.Linear(4, 2), torch.ones(3, 4)) == ["factory"]
+
+    def scaled(model, optimizer, batch):
+        scaler = torch.amp.GradScaler("cuda")
+        scaler.scale(model(batch["x"].cuda()).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    model, optimizer, batch = state()
+    step_on_the_cpu(model, optimizer, batch)
+    model.table = None
+    model.forward = lambda x: model.second(model.first(x))
+    assert kinds_in(scaled, model, optimizer, batch, moved_by="to") == ["optimizer"]
+
+
+def step_on_the_cpu(model, optimizer, batch):
+    functional.mse_loss(model(batch["x"]), batch["y"]).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "go",
+    [
+        lambda model, x: model(x.cuda()) + torch.zeros(2).type_as(model.weight),
+        lambda model, x: model(x.to(0)),
+        lambda model, x: model(x.cuda())[torch.tensor([True, False, True]).cuda()].sum().backward(),
+        lambda model, x: torch.nn.Sequential(model)(x.cuda()).sum().backward(),
+    ],
+)
+def test_usual_ways_to_write_it(go):
+    assert kinds_in(go, nn.Linear(4, 2), torch.ones(3, 4)) == []
+
+
+def test_copies_of_models():
+    def go(model, x):
+        copied = copy.deepcopy(model)
+        assert copied.weight is not model.weight
+        assert isinstance(copied.weight, nn.Parameter)
+        averaged = torch.optim.swa_utils.AveragedModel(model)
+        averaged.update_parameters(model)
+        (copied(x.cuda()) + averaged(x.cuda())).sum().backward()
+        assert (copied.weight.grad is None, model.weight.grad is None) == (False, True)
+
+    assert kinds_in(go, nn.Linear(4, 2), torch.ones(3, 4)) == []
+
+
+def test_a_method_takes_its_object_along():
+    class Trainer:
+        def __init__(self):
+            self.model, self.count = nn.Linear(4, 2), 0
+
+        def step(self, x):
+            self.count += 1
+            self.model(x.cuda()).sum().backward()
+
+    trainer = Trainer()
+    assert kinds_in(trainer.step, torch.ones(3, 4)) == []
+    assert (trainer.count, trainer.model.weight.grad) == (0, None)
+
+
 # ---------------------------------------------------------------- what the step sees
 
 
@@ -280,6 +369,37 @@ def test_a_cache_does_not_keep_stand_ins():
     assert model.mask.cache_info().currsize == 0
 
 
+MODEL = nn.Linear(4, 4)
+OPTIMIZER = torch.optim.Adam(MODEL.parameters(), lr=0.1)
+LOSSES: list[torch.Tensor] = []
+
+
+def in_a_notebook(x):
+    OPTIMIZER.zero_grad()
+    loss = MODEL(x.to("cuda")).sum()
+    loss.backward()
+    OPTIMIZER.step()
+    LOSSES.append(loss.detach())
+
+
+def test_globals_are_as_before_too():
+    before, version = MODEL.weight.tolist(), MODEL.weight._version
+    found = tm.rehearse(in_a_notebook, torch.ones(3, 4))
+    assert {finding.kind for finding in found.findings} == {"loss"}
+    assert "MODEL.weight is on cpu" in found.findings[0].why or "MODEL.bias is on cpu" in found.findings[0].why
+    assert (LOSSES, dict(OPTIMIZER.state)) == ([], {})
+    assert (MODEL.weight.tolist(), MODEL.weight._version, MODEL.weight.grad) == (before, version, None)
+
+
+def test_a_default_device_that_the_step_sets():
+    def go(model, x):
+        torch.set_default_device("cuda")
+        return model(x.cuda()) + torch.ones(2)
+
+    assert kinds_in(go, nn.Linear(4, 2), torch.ones(3, 4)) == []
+    assert torch.ones(1).device == torch.get_default_device() == torch.device("cpu")
+
+
 TABLE = torch.ones(4)
 
 
@@ -378,8 +498,29 @@ def test_the_name_of_an_object_is_the_callers():
         (step, {"to": "nowhere"}, RuntimeError, "nowhere"),
         (step, {"moved_by": "magic"}, ValueError, "'torchmove' or 'to'"),
         (step, {"data": "fake"}, ValueError, "'shapes' or 'real'"),
+        (lambda model: None, {}, TypeError, "too many positional arguments"),
     ],
 )
 def test_bad_input(given, options, error, said):
     with pytest.raises(error, match=said):
-        tm.rehearse(given, nn.Linear(1, 1), **options)
+        tm.rehearse(given, *state(), **options)
+
+
+def test_a_step_that_would_not_run_is_refused():
+    def generator(x):
+        yield x
+
+    with pytest.raises(TypeError, match="does nothing when it is called"):
+        tm.rehearse(generator, torch.ones(1))
+
+
+def test_one_rehearsal_at_a_time():
+    found = tm.rehearse(lambda model, x: tm.rehearse(looks, model, x), nn.Linear(4, 2), torch.ones(3, 4))
+    assert "a rehearsal is under way" in found.stopped
+    assert tm.rehearse(looks, nn.Linear(4, 2), torch.ones(3, 4), data="real").ok
+
+
+def test_a_step_that_touches_nothing_there_is_no_success():
+    found = tm.rehearse(lambda x: x + 1, torch.ones(3))
+    assert not found.ok
+    assert "nothing ever was on cuda:0" in str(found)

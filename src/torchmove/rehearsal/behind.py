@@ -32,4 +32,4 @@ def fits(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         results = tree_leaves(func(*shapes, **named))
     except (NotImplementedError, RuntimeError):
         return True
-    return sum(each.nbytes for each in results if isinstance(each, Tensor)) <= MOST_BYTES
+    return sum(each.untyped_storage().nbytes() for each in results if isinstance(each, Tensor)) <= MOST_BYTES

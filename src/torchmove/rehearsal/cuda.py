@@ -9,7 +9,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from torchmove.rehearsal.standin import StandIn
 
 
 @contextmanager
@@ -21,6 +23,8 @@ def harmless() -> Iterator[None]:
             if hasattr(torch.cuda, name):
                 patches.enter_context(patch.object(torch.cuda, name, value))
         patches.enter_context(patch.object(torch.autocast, "__init__", _autocast))
+        optimizers = importlib.import_module("torch.optim.optimizer")
+        patches.enter_context(patch.object(optimizers, "_foreach_supported_types", _MANY_AT_ONCE))
         patches.enter_context(patch.object(nn.RNNBase, "flatten_parameters", _nothing))
         yield
 
@@ -33,6 +37,10 @@ def _autocast(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwar
     if device_type != "cpu":
         device_type, dtype = "cpu", dtype or torch.float16
     _real_autocast(self, device_type, dtype, *args, **kwargs)
+
+
+# Optimizers update many tensors at once where all are of these types.
+_MANY_AT_ONCE = [Tensor, nn.Parameter, StandIn]
 
 
 class _Idle:
@@ -59,7 +67,7 @@ def _always(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
 
-_ANSWERS = {
+_ANSWERS: dict[str, Any] = {
     "is_available": True,
     "is_initialized": True,
     "is_bf16_supported": True,
@@ -68,6 +76,10 @@ _ANSWERS = {
     "current_device": 0,
     "get_device_name": "a simulated device",
     "get_device_capability": (9, 0),
+    "mem_get_info": (1 << 40, 1 << 40),
+    "memory_summary": "",
+    "memory_stats": {},
+    "initial_seed": 0,
     **dict.fromkeys(["memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"], 0),
     **dict.fromkeys(["init", "set_device", "synchronize", "empty_cache", "ipc_collect"]),
     **dict.fromkeys(["manual_seed", "manual_seed_all", "reset_peak_memory_stats"]),

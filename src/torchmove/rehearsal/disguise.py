@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_leaves, tree_map
 
-from torchmove.rehearsal.provenance import Line, Provenance, users_line
+from torchmove.rehearsal.provenance import Line, Provenance, factory, users_line
 from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
 
@@ -25,8 +25,8 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
     def done(self) -> Any:
-        """To torch's C++ everything is on the CPU."""
-        given = self.kwargs.get("device") is not None
+        """To torch's C++ everything is on the CPU, whatever the default device is."""
+        given = self.kwargs.get("device") is not None or self.func in _CONSTRUCTORS
         return self.func(*self.args, **({**self.kwargs, "device": CPU} if given else self.kwargs))
 
 
@@ -36,12 +36,21 @@ class Disguise(TorchFunctionMode):
         self.stage = stage
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        call = Call(func, *tree_map(self.stage.admit, (args, kwargs or {})))
-        act = _ACTS.get(func)
-        if act is not None:
-            return act(self, call)
-        with self.making(call):
-            return self.stage.adopt(call.done()) if func in _CONSTRUCTORS else call.done()
+        with self.at_work(True):
+            call = Call(func, *tree_map(self.stage.admit, (args, kwargs or {})))
+            act = _ACTS.get(func)
+            if act is not None:
+                return act(self, call)
+            with self.making(call):
+                return self.stage.adopt(call.done()) if func in _CONSTRUCTORS else call.done()
+
+    @contextmanager
+    def at_work(self, now: bool) -> Iterator[None]:
+        before, self.stage.disguised = self.stage.disguised, now
+        try:
+            yield
+        finally:
+            self.stage.disguised = before
 
     @contextmanager
     def making(self, call: Call) -> Iterator[None]:
@@ -52,7 +61,7 @@ class Disguise(TorchFunctionMode):
         if device is not None:
             stage.made_on, stage.made_by = self.place(device), self.asked_for(device)
         elif call.func in _CONSTRUCTORS:
-            stage.made_on, stage.made_by = self.place(torch.get_default_device()), _made(call.func, users_line())
+            stage.made_on, stage.made_by = self.default_place(), factory(_name(call.func), users_line())
         elif places:
             stage.made_on, stage.made_by = next((place for place in places if place != CPU), CPU), None
         try:
@@ -64,6 +73,11 @@ class Disguise(TorchFunctionMode):
         """Of a tensor that was to be on this very device."""
         _, came_from = self.stage.cpus.get(id(device), (None, None))
         return came_from or _asked_for(self.place(device), users_line())
+
+    def default_place(self) -> torch.device:
+        """Where `torch.set_default_device` says; torch itself would make a tensor there to tell."""
+        context = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
+        return CPU if context is None else self.place(context.device)
 
     def place(self, device: Any) -> torch.device:
         found = torch.device(self.stage.home.type, device) if isinstance(device, int) else torch.device(device)
@@ -79,6 +93,8 @@ class Disguise(TorchFunctionMode):
             other = rest[0]
         if other is not None:
             return self.send(tensor, other.device, other.dtype, copy=copy)
+        if rest and type(rest[0]) is int:
+            rest[0] = self.place(rest[0])
         device, dtype, _, memory_format = torch._C._nn._parse_to(*rest, **kwargs)
         place = None if device is None else self.place(device)
         asked = next((each for each in (*rest, kwargs.get("device")) if isinstance(each, torch.device)), None)
@@ -87,6 +103,18 @@ class Disguise(TorchFunctionMode):
     def cuda(self, call: Call) -> Tensor:
         device = call.args[1] if len(call.args) > 1 else call.kwargs.get("device")
         return self.send(call.args[0], self.place(0 if device is None else device))
+
+    def type_as(self, call: Call) -> Tensor:
+        tensor, other = call.args
+        return self.send(tensor, other.device, other.dtype)
+
+    def backward(self, call: Call) -> None:
+        """Hooks run in it, and they are the user's code."""
+        tensor, *rest = call.args
+        options = {**dict(zip(_BACKWARD, rest, strict=False)), **call.kwargs}
+        gradient, inputs = options.pop("gradient", None), options.pop("inputs", None)
+        with self.making(call), self.at_work(False):
+            torch.autograd.backward(tensor, gradient, inputs=inputs, **options)
 
     def cpu(self, call: Call) -> Tensor:
         return self.send(call.args[0], CPU)
@@ -120,12 +148,14 @@ class Disguise(TorchFunctionMode):
         if self.stage.knows(tensor):
             return self.with_bytes(call)
         if tensor.dtype.is_floating_point and call.func in (Tensor.item, Tensor.__float__):
-            return float("nan")  # to be printed or summed up; what is decided by it would have to be compared first
+            return 0.0  # to be printed, summed up or found finite
         raise CannotGoOn(f"{_name(call.func)} looks at data")
 
     def numpy(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
-        if tensor._place != CPU or tensor._fetched:
+        if tensor._place != CPU:
+            self.stage.fail("numpy", "numpy cannot read the memory of a device", "x.cpu().numpy()", users_line())
+        elif tensor._fetched:
             self.stage.note("numpy waits until the bytes have come from the device", users_line())
         if self.stage.knows(tensor):
             return self.with_bytes(call)
@@ -181,11 +211,6 @@ def _name(func: Any) -> str:
     return str(getattr(func, "__name__", func)).strip("_")
 
 
-def _made(func: Any, line: Line) -> Provenance:
-    name = _name(func)
-    return Provenance("factory", f"made on cpu by torch.{name} without device=", f"torch.{name}(..., device=...)", line)
-
-
 def _asked_for(place: torch.device, line: Line) -> Provenance:
     if _REMEMBERED.search(line.text):
         remedy = "ask a parameter for its device instead of remembering it"
@@ -195,10 +220,13 @@ def _asked_for(place: torch.device, line: Line) -> Provenance:
 
 _REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\()[\w.\[\]\"']*\bdevice\b")
 _CONSTRUCTORS = _device_constructors()
+_BACKWARD = ("gradient", "retain_graph", "create_graph", "inputs")  # in the order in which Tensor.backward takes them
 _ACTS: dict[Any, Callable[[Disguise, Call], Any]] = {
     Tensor.to: Disguise.to,
     Tensor.cuda: Disguise.cuda,
     Tensor.cpu: Disguise.cpu,
+    Tensor.type_as: Disguise.type_as,
+    Tensor.backward: Disguise.backward,
     **dict.fromkeys([Tensor.item, Tensor.tolist, Tensor.__bool__], Disguise.look),
     **dict.fromkeys([Tensor.__float__, Tensor.__int__, Tensor.__index__], Disguise.look),
     Tensor.numpy: Disguise.numpy,

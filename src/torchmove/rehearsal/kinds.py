@@ -11,13 +11,17 @@ from torchmove.rehearsal.provenance import Provenance
 _CLOSURE = {_paths.CELL, _paths.REFERENT}
 
 
-def provenance_of(inventory: Inventory, index: int, data: set[str]) -> Provenance | None:
-    """`data`: the names of the objects that no move takes along, such as a batch."""
+def provenance_of(inventory: Inventory, index: int, data: set[str], outside: set[str]) -> Provenance | None:
+    """`data`: the names of the objects that no move takes along, such as a batch; `outside`: of those not given."""
     slot = inventory.slots[index]
     steps = list(slot.path.steps())
     path = str(slot.path)
     if steps[0].what in data:
         return Provenance("input", f"{path} is on cpu", f"{path} = {path}.to(device), before it is used")
+    if steps[0].what in outside:
+        kind = "cache" if _is_cached(steps) else "loss"
+        remedy = "give it to the rehearsal, and to tm.move, too; or move it before"
+        return Provenance(kind, f"{path} is on cpu: it belongs to none of the given objects", remedy)
     if slot.role == "state":
         return Provenance(
             "optimizer", f"{path} is on cpu: Module.to does not see optimizers", "tm.move(model, optimizer, to=...)"
@@ -29,7 +33,7 @@ def provenance_of(inventory: Inventory, index: int, data: set[str]) -> Provenanc
 def _kind(inventory: Inventory, slot: Slot, steps: list[_paths.Path]) -> tuple[str, str]:
     names = [step.what for step in steps if type(step.what) is str]
     hows = {step.how for step in steps}
-    if any("cache" in name.lower() or "memo" in name.lower() for name in names[1:]) or _paths.REFERENT in hows:
+    if _is_cached(steps):
         return "cache", "it was cached there"
     if _paths.CELL in hows or {"__defaults__", "__kwdefaults__", "keywords", "args"} & {*names}:
         return "closure", "a function holds it, and Module.to does not look there"
@@ -39,6 +43,13 @@ def _kind(inventory: Inventory, slot: Slot, steps: list[_paths.Path]) -> tuple[s
     if isinstance(holder, nn.Module) and slot.how is _paths.ATTRIBUTE:
         return "attribute", "a plain attribute, not a buffer"
     return "container", "in a container that Module.to does not look into"
+
+
+def _is_cached(steps: list[_paths.Path]) -> bool:
+    named = (step.what.lower() for step in steps if type(step.what) is str)
+    return any(step.how is _paths.REFERENT for step in steps) or any(
+        "cache" in name or "memo" in name for name in named
+    )
 
 
 def _remedy(kind: str, slot: Slot) -> str:

@@ -108,9 +108,21 @@ def remember_globals(undo: Undo) -> None:
     undo.append(partial(torch.set_grad_enabled, torch.is_grad_enabled()))
     undo.append(partial(torch.set_default_dtype, torch.get_default_dtype()))
     undo.append(partial(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled()))
-    undo.append(partial(_set_default_device, torch.get_default_device()))
+    undo.append(partial(torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled()))
+    undo.append(partial(torch.set_num_threads, torch.get_num_threads()))
+    cudnn: Any = torch.backends.cudnn
+    undo += [partial(setattr, cudnn, name, getattr(cudnn, name)) for name in ("benchmark", "deterministic", "enabled")]
+    undo.append(partial(_set_default_device, torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")))
 
 
-def _set_default_device(device: torch.device) -> None:
-    if torch.get_default_device() != device:
-        torch.set_default_device(device)
+def _set_default_device(before: Any) -> None:
+    """To ask for it is to make a tensor there: what was set is put back as it was."""
+    context = torch._GLOBAL_DEVICE_CONTEXT
+    now = context.__dict__.get("device_context")
+    if now is before:
+        return
+    if now is not None:
+        now.__exit__(None, None, None)
+    if before is not None:
+        before.__enter__()
+    context.device_context = before

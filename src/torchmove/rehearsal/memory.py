@@ -35,6 +35,10 @@ class Meter:
         if self._numbers.get(key) == number:
             del self._numbers[key]
 
+    @property
+    def saw_any(self) -> bool:
+        return bool(self._log)
+
     def mark(self, behind: Tensor, part: str) -> None:
         number = self._numbers.get(behind.untyped_storage()._cdata)
         if number is not None:

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -52,9 +52,23 @@ NOWHERE = Line("?", 0)
 def users_line() -> Line:
     """The innermost line of code that is neither torch's nor Python's own nor ours."""
     for frame in _frames(sys._getframe(1)):
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             return Line(frame.f_code.co_filename, frame.f_lineno)
     return NOWHERE
+
+
+def called_by_user() -> bool:
+    """Is it the user's own code that has called torch, and not torch itself?"""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return frame is not None and is_users(frame.f_code.co_filename)
+
+
+def factory(name: str, line: Line) -> Provenance:
+    """Of a tensor that was made where nobody said."""
+    what = f"made on cpu by torch.{name} without device="
+    return Provenance("factory", what, f"torch.{name}(..., device=...)", line)
 
 
 def outsider(tensor: Tensor) -> Provenance:
@@ -66,8 +80,18 @@ def outsider(tensor: Tensor) -> Provenance:
             return Provenance(
                 "closure", "a function has it as a default", "make it inside, on the device of the others"
             )
+    if not any(_is_kept(holder) for holder in gc.get_referrers(tensor)):
+        return Provenance("input", "it was made on cpu", "x = x.to(device), before it is used")
     remedy = "give it to the rehearsal, and to tm.move, too; or move it before"
     return Provenance("loss", "it belongs to none of the given objects", remedy)
+
+
+def _is_kept(holder: object) -> bool:
+    """Is it something that lasts longer than the step: the variables of a module, the attributes of an object?"""
+    if type(holder) not in (dict, list, tuple):
+        return False
+    owners = gc.get_referrers(holder)
+    return any(isinstance(each, (types.ModuleType, nn.Module)) or type(each) is dict for each in owners)
 
 
 def _is_cache(holder: object) -> bool:
@@ -89,8 +113,8 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
             frame = frame.f_back
 
 
-def _is_users(file: str) -> bool:
-    if file.startswith((_TORCH, _OURS, "<")):
+def is_users(file: str) -> bool:
+    if file.startswith((_TORCH, _OURS, "<frozen", "<__array_function__")):
         return False
     return file.startswith(_INSTALLED) or not file.startswith(_STANDARD)
 
@@ -99,7 +123,7 @@ def users_line_of(error: BaseException) -> Line:
     """The user's innermost line on the way to an error."""
     found, step = NOWHERE, error.__traceback__
     while step is not None:
-        if _is_users(step.tb_frame.f_code.co_filename):
+        if is_users(step.tb_frame.f_code.co_filename):
             found = Line(step.tb_frame.f_code.co_filename, step.tb_lineno)
         step = step.tb_next
     return found

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 from unittest.mock import patch
@@ -28,10 +33,12 @@ from torchmove.rehearsal.result import Finding, Rehearsal
 from torchmove.rehearsal.scene import dress, set_up
 from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
+from torchmove.rehearsal.surroundings import globals_of
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["shapes", "real"]
-_DATA = (Tensor, dict, list, tuple, set)  # what a loader delivers: nobody moves it before the step
+_DATA = (Tensor, Mapping, list, tuple, set, deque)  # what a loader delivers: nobody moves it before the step
+_one_at_a_time, _under_way = threading.RLock(), threading.local()
 
 
 def rehearse(
@@ -61,6 +68,7 @@ def rehearse_named(
 ) -> Rehearsal:
     if not callable(step):
         raise TypeError(f"rehearse takes a step, which is a function, and what to call it with: not {step!r}")
+    _check_call(step, objects)
     if moved_by not in ("torchmove", "to"):
         raise ValueError(f"moved_by is 'torchmove' or 'to', not {moved_by!r}")
     if data not in ("shapes", "real"):
@@ -68,7 +76,25 @@ def rehearse_named(
     device = torch.device(to)
     if device.type in ("cpu", "meta"):
         raise ValueError(f"to={device.type!r}: nothing to rehearse there; name a device, such as to='cuda'")
-    return _Rehearsing(step, objects, named, torch.device(device.type, device.index or 0), moved_by, data).result()
+    with _one_at_a_time:
+        if getattr(_under_way, "now", False):
+            raise RuntimeError("a rehearsal is under way: rehearse one step at a time")
+        _under_way.now = True
+        try:
+            home = torch.device(device.type, device.index or 0)
+            return _Rehearsing(step, objects, named, home, moved_by, data).result()
+        finally:
+            _under_way.now = False
+
+
+def _check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
+    if inspect.isgeneratorfunction(step) or inspect.iscoroutinefunction(step):
+        raise TypeError("this step does nothing when it is called: give a function that runs it to its end")
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):  # not every callable tells
+        return
+    signature.bind(*objects)
 
 
 class _Rehearsing:
@@ -82,9 +108,15 @@ class _Rehearsing:
         data: Data,
     ) -> None:
         self.step, self.objects, self.home, self.moved_by = step, objects, home, moved_by
-        self.states = {name: each for name, each in named.items() if not isinstance(each, _DATA)}
-        self.named = {**named, "step": step}
-        self.stage = Stage(home, real=data == "real", tell=self.tell, note=self.note)
+        self.states = {name: each for name, each in named.items() if not _is_data(each)}
+        if not isinstance(step, types.FunctionType):
+            self.states.setdefault("step", step.__self__ if isinstance(step, types.MethodType) else step)
+        modules = [each for each in self.states.values() if isinstance(each, nn.Module)]
+        given = {id(each) for each in (*named.values(), *self.states.values())}
+        found = globals_of(step, modules).items()
+        self.outside = {name: each for name, each in found if id(each) not in given and name not in named}
+        self.named = {"step": step, **self.outside, **named, **self.states}
+        self.stage = Stage(home, real=data == "real", tell=self.tell, note=self.note, fail=self.fail)
         self.findings: dict[tuple[str, int, str], Finding] = {}
         self.stopped = ""
 
@@ -96,6 +128,10 @@ class _Rehearsing:
             with self.lazy_parameters(undo), cuda.harmless(), Disguise(self.stage), self.stage:
                 self.perform()
             self.mark_state()
+            if not self.stopped and not self.stage.meter.saw_any:
+                self.stopped = (
+                    f"nothing ever was on {self.home}: give the model to the rehearsal, and send the batch there"
+                )
         finally:
             with HeldInterrupts():
                 for each in reversed(undo):
@@ -108,14 +144,13 @@ class _Rehearsing:
         remember_globals(undo)
         with plain_torch():
             inventory = _survey.survey(self.named)
-            optimizers = [each for each in self.named.values() if isinstance(each, Optimizer)]
-            remember([*optimizers, *(holder for holder, _ in inventory.holders.values())], undo)
+            remember([*self.named.values(), *(holder for holder, _ in inventory.holders.values())], undo)
             places = self.places(inventory, undo)
-            data = {name for name in self.named if name not in self.states}
+            data = {name for name in self.named if name not in self.states and name not in self.outside}
 
             def came_from(index: int) -> Provenance | None:
                 at_home = places[id(inventory.slots.tensors[index])] == self.home
-                return None if at_home else provenance_of(inventory, index, data)
+                return None if at_home else provenance_of(inventory, index, data, {*self.outside})
 
             set_up(inventory, self.stage, places, came_from, undo)
 
@@ -175,6 +210,9 @@ class _Rehearsing:
     def note(self, why: str, line: Line) -> None:
         self.find(line, "synchronises", why, "keep it on the device, or do it seldom")
 
+    def fail(self, kind: str, why: str, remedy: str, line: Line) -> None:
+        self.find(line, kind, why, remedy)
+
     def find(self, line: Line, kind: str, why: str, remedy: str) -> None:
         self.findings.setdefault(
             (line.file, line.number, kind), Finding(line.file, line.number, kind, line.text, why, remedy)
@@ -189,6 +227,10 @@ class _Rehearsing:
                 for value in state.values():
                     if isinstance(value, StandIn):
                         self.stage.meter.mark(value._behind, "optimizer")
+
+
+def _is_data(each: Any) -> bool:
+    return isinstance(each, _DATA) or (dataclasses.is_dataclass(each) and not isinstance(each, nn.Module))
 
 
 def _place(device: torch.device) -> torch.device:

@@ -17,12 +17,13 @@ from torchmove._shells import is_window
 from torchmove.rehearsal.behind import MOST_BYTES, as_shape, fits, is_known
 from torchmove.rehearsal.memory import Meter
 from torchmove.rehearsal.places import strays
-from torchmove.rehearsal.provenance import Line, Provenance, outsider, users_line
+from torchmove.rehearsal.provenance import Line, Provenance, called_by_user, factory, outsider, users_line
 from torchmove.rehearsal.standin import CPU, StandIn
 
 aten = torch.ops.aten
 Tell = Callable[[StandIn, str, Line], None]
 Note = Callable[[str, Line], None]
+Fail = Callable[[str, str, str, Line], None]
 
 
 class CannotGoOn(Exception):
@@ -37,13 +38,14 @@ def off_stage() -> Iterator[None]:
 
 
 class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, home: torch.device, *, real: bool, tell: Tell, note: Note) -> None:
+    def __init__(self, home: torch.device, *, real: bool, tell: Tell, note: Note, fail: Fail) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.home, self.real, self.tell, self.note = home, real, tell, note
+        self.home, self.real, self.tell, self.note, self.fail = home, real, tell, note, fail
         self.meter = Meter()
         # Where a tensor that is made from nothing comes to be, and who made it; nobody: torch itself.
         self.made_on = CPU
         self.made_by: Provenance | None = None
+        self.disguised = False  # a call of torch's Python functions is under way
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
         self.cpus: dict[
             int, tuple[torch.device, Provenance | None]
@@ -128,6 +130,9 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = not given or kwargs.get("device") is not None
         place = self.made_on if made else _place_of(given)
         came = self.made_by if made else _came_from(given, place)
+        if not given and not self.disguised and called_by_user():
+            # In a hook of autograd's, where torch leaves the disguise out.
+            place, came = CPU, factory(func.overloadpacket.__name__, users_line())
         out = self._done(func, args, kwargs, given)
         if func is aten.detach.default and is_window(out) and _accumulates():
             self.meter.mark(out, "gradients")
@@ -172,6 +177,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if argument.is_write:
                 for each in tree_leaves(value):
                     self._forget(each)
+        if func.overloadpacket in _MASKED:
+            args = (args[0], _without_masks(args[1], self), *args[2:])
         args, kwargs = tree_map(_shape_of, (args, kwargs))
         if kwargs.get("device") is not None:
             kwargs["device"] = "meta"
@@ -193,6 +200,18 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.unknown[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
             weakref.finalize(storage, self.unknown.pop, key, None)
             self.knows(each)
+
+
+_MASKED = {aten.index, aten.index_put, aten.index_put_}
+
+
+def _without_masks(indices: Any, stage: Stage) -> list[Any]:
+    """A known mask selects known places, whatever it selects from."""
+    found: list[Any] = []
+    for each in indices:
+        is_mask = isinstance(each, StandIn) and each.dtype in (torch.bool, torch.uint8) and stage.knows(each)
+        found += each._behind.nonzero(as_tuple=True) if is_mask else [each]
+    return [as_shape(each) if isinstance(each, Tensor) and not isinstance(each, StandIn) else each for each in found]
 
 
 _LIFTS = {aten.lift.default, aten.lift_fresh.default}

@@ -6,6 +6,7 @@ the device it stands for. What is behind it does the work: a meta tensor, which 
 
 from __future__ import annotations
 
+import copy
 import weakref
 from typing import Any
 
@@ -49,6 +50,14 @@ class StandIn(Tensor):
     def came_from(self) -> Provenance | None:
         """That somebody sent it on, and let go of what came of that, says more than all else."""
         return _THROWN_AWAY if self._sent is not None and self._sent() is None else self._provenance
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StandIn:
+        made: StandIn = self.detach().clone()  # type: ignore[assignment]
+        memo[id(self)] = made
+        own = {name: value for name, value in self.__dict__.items() if name not in made.__dict__}
+        made.__dict__.update(copy.deepcopy(own, memo))
+        made.requires_grad_(self.requires_grad)
+        return made
 
     # What Python asks goes by the place; torch's C++ does not ask here.
     @property
