@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+
+from torchmove.rehearsal.arguments import leaves, mapped
 
 MOST_BYTES = 16 << 20
 
@@ -25,11 +26,11 @@ def as_shape(behind: Tensor) -> Tensor:
 
 def fits(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Are the results of an operation small enough to be computed? Its shapes tell, if it has any before it is done."""
-    shapes, named = tree_map(lambda each: as_shape(each) if isinstance(each, Tensor) else each, (args, kwargs))
+    shapes, named = mapped(lambda each: as_shape(each) if isinstance(each, Tensor) else each, (args, kwargs))
     if named.get("device") is not None:
         named = {**named, "device": "meta"}
     try:
-        results = tree_leaves(func(*shapes, **named))
+        results = leaves(func(*shapes, **named))
     except (NotImplementedError, RuntimeError):
         return True
     return sum(each.untyped_storage().nbytes() for each in results if isinstance(each, Tensor)) <= MOST_BYTES

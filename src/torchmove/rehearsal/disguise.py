@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
-from torch.utils._pytree import tree_leaves, tree_map
 
+from torchmove.rehearsal.arguments import leaves, mapped
 from torchmove.rehearsal.provenance import Line, Provenance, factory, users_line
 from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
@@ -37,7 +37,7 @@ class Disguise(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with self.at_work(True):
-            call = Call(func, *tree_map(self.stage.admit, (args, kwargs or {})))
+            call = Call(func, *mapped(self.stage.admit, (args, kwargs or {})))
             act = _ACTS.get(func)
             if act is not None:
                 return act(self, call)
@@ -57,7 +57,7 @@ class Disguise(TorchFunctionMode):
         """Where tensors come to be that this call makes from nothing."""
         stage, before = self.stage, (self.stage.made_on, self.stage.made_by)
         device = call.kwargs.get("device")
-        places = [each._place for each in tree_leaves(call[1:]) if isinstance(each, StandIn)]
+        places = [each._place for each in leaves(call[1:]) if isinstance(each, StandIn)]
         if device is not None:
             stage.made_on, stage.made_by = self.place(device), self.asked_for(device)
         elif call.func in _CONSTRUCTORS:

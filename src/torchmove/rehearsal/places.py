@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
+from torchmove.rehearsal.arguments import leaves
 from torchmove.rehearsal.standin import CPU, StandIn
 
 aten = torch.ops.aten
@@ -26,20 +26,20 @@ def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.d
     if packet in _BETWEEN:
         return []
     if packet in _FIRST_ONLY:
-        return _apart(tree_leaves(args[:1]), home)
+        return _apart(leaves(args[:1]), home)
     if packet in _INDEXING:
         return _index_strays(args, home)
     name = packet.__name__
     if name.startswith(("_foreach_", "_fused_")):
         return _column_strays(args, kwargs, home, strict=name.startswith("_fused_"))
     if packet in _STRICT:
-        return _apart(tree_leaves(args), home, strict=True)
+        return _apart(leaves(args), home, strict=True)
     written = args[0] if args and name.endswith("_") and not name.startswith("_") else None
-    return _apart(tree_leaves((args, kwargs)), home, written=written)
+    return _apart(leaves((args, kwargs)), home, written=written)
 
 
-def _apart(leaves: Sequence[Any], home: torch.device, *, strict: bool = False, written: Any = None) -> list[StandIn]:
-    tensors = [each for each in leaves if isinstance(each, StandIn)]
+def _apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, written: Any = None) -> list[StandIn]:
+    tensors = [each for each in given if isinstance(each, StandIn)]
     if len({each._place for each in tensors}) < 2:
         return []
     # A number on the CPU may go with tensors anywhere, unless it is what shall change.
@@ -54,7 +54,7 @@ def _apart(leaves: Sequence[Any], home: torch.device, *, strict: bool = False, w
 def _index_strays(args: Sequence[Any], home: torch.device) -> list[StandIn]:
     """Indices may be on the CPU; where the indexed tensor is there, they must be."""
     source, indices, *values = args
-    found = [each for each in tree_leaves(indices) if isinstance(each, StandIn)]
+    found = [each for each in leaves(indices) if isinstance(each, StandIn)]
     indexed = source._place if isinstance(source, StandIn) else CPU
     wrong = [each for each in found if each._place not in (indexed, CPU)]
     if wrong and indexed == CPU and home != CPU:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
 
 from torchmove._shells import is_window
+from torchmove.rehearsal.arguments import leaves, mapped
 from torchmove.rehearsal.behind import MOST_BYTES, as_shape, fits, is_known
 from torchmove.rehearsal.memory import Meter
 from torchmove.rehearsal.places import strays
@@ -122,11 +122,11 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.adopt(args[0])
         if func is aten.empty.memory_format and self.made_by is None and (self.real or fits(func, args, kwargs)):
             return self.made_inside(func, args, kwargs)
-        args, kwargs = tree_map(self.admit, (args, kwargs))
+        args, kwargs = mapped(self.admit, (args, kwargs))
         for stray in strays(func, args, kwargs, self.home):
             self.tell(stray, func.overloadpacket.__name__, users_line())
             stray._place = self.home  # the run goes on as if it had been mended
-        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, StandIn)]
+        given = [each for each in leaves((args, kwargs)) if isinstance(each, StandIn)]
         made = not given or kwargs.get("device") is not None
         place = self.made_on if made else _place_of(given)
         came = self.made_by if made else _came_from(given, place)
@@ -136,7 +136,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = self._done(func, args, kwargs, given)
         if func is aten.detach.default and is_window(out) and _accumulates():
             self.meter.mark(out, "gradients")
-        wrapped = tree_map(lambda each: self.wrap(each, place, came) if _has_stand_in(each) else each, out)
+        wrapped = mapped(lambda each: self.wrap(each, place, came) if _has_stand_in(each) else each, out)
         if func.overloadpacket is aten._pack_padded_sequence:
             wrapped[1]._place = CPU  # the sizes of the batches: read there
         return _aliased(func, args, kwargs, wrapped)
@@ -164,7 +164,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if makes or kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": CPU}
         known = [self.knows(each) for each in given]
-        with_bytes = tree_map(_behind, (args, kwargs))
+        with_bytes = mapped(_behind, (args, kwargs))
         if self.real:
             return func(*with_bytes[0], **with_bytes[1])
         if all(known) and fits(func, *with_bytes):
@@ -175,11 +175,11 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _done_in_shapes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         for argument, value in [*zip(func._schema.arguments, args, strict=False), *_named(func, kwargs)]:
             if argument.is_write:
-                for each in tree_leaves(value):
+                for each in leaves(value):
                     self._forget(each)
         if func.overloadpacket in _MASKED:
             args = (args[0], _without_masks(args[1], self), *args[2:])
-        args, kwargs = tree_map(_shape_of, (args, kwargs))
+        args, kwargs = mapped(_shape_of, (args, kwargs))
         if kwargs.get("device") is not None:
             kwargs["device"] = "meta"
         try:
@@ -252,7 +252,6 @@ def _accumulates() -> bool:
 
 
 def _aliased(func: Any, args: Any, kwargs: Any, out: Any) -> Any:
-    leaves = tree_leaves((args, kwargs, out))
-    if any(isinstance(each, Tensor) and not isinstance(each, StandIn) for each in leaves):
+    if any(isinstance(each, Tensor) and not isinstance(each, StandIn) for each in leaves((args, kwargs, out))):
         return out  # a sparse one has no storage to share
     return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[no-untyped-call]

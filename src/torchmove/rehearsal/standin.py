@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from torchmove.rehearsal.arguments import leaves
 from torchmove.rehearsal.provenance import Provenance, users_line
 
 CPU = torch.device("cpu")
@@ -89,7 +89,7 @@ class StandIn(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Reached where the stage is not entered, in a thread of torch's own."""
-        stage = next(each._stage for each in tree_leaves((args, kwargs)) if isinstance(each, StandIn))
+        stage = next(each._stage for each in leaves((args, kwargs)) if isinstance(each, StandIn))
         return stage.run(func, args, kwargs or {})
 
 
