@@ -206,6 +206,14 @@ def test_usual_ways_to_write_it(go):
     assert kinds_in(go, nn.Linear(4, 2), torch.ones(3, 4)) == []
 
 
+def test_a_module_that_is_sent_back():
+    def go(model, x):
+        model.cpu()
+        return model(x.cuda())
+
+    assert kinds_in(go, nn.Linear(4, 2), torch.ones(3, 4)) == ["hard-coded"]
+
+
 def test_copies_of_models():
     def go(model, x):
         copied = copy.deepcopy(model)

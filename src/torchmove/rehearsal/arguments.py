@@ -1,4 +1,4 @@
-"""What an operation is given and returns: values, and lists, tuples and dicts of them. No other trees: that is quicker."""
+"""What an operation is given and returns: values, and lists, tuples and dicts of them. No more: that is quicker."""
 
 from __future__ import annotations
 

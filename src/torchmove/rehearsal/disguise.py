@@ -175,6 +175,7 @@ class Disguise(TorchFunctionMode):
         tensor, value = call.args
         call.done()
         tensor._behind, tensor._place, tensor._provenance = value._behind, value._place, value._provenance
+        tensor._sent = None  # what came of sending it was not thrown away
         if tensor._part:
             self.stage.meter.mark(tensor._behind, tensor._part)
 

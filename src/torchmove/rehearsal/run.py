@@ -188,12 +188,15 @@ class _Rehearsing:
                         each.to(self.home)
             self.step(*self.objects)
         except CannotGoOn as error:
-            self.stop(error, f"{error}: shapes alone do not tell how it goes on", "rehearse with data='real'")
+            remedy = "leave it out of the rehearsal" if self.stage.real else "rehearse with data='real'"
+            self.stop(error, f"{error}: what is known does not tell how it goes on", remedy)
         except Exception as error:
             said = str(error).strip().splitlines()
             if said and "data is not allocated yet" in said[0]:
                 self.stop(
-                    error, "torch reads values by their address here", "rehearse with data='real', or leave it out"
+                    error,
+                    "torch reads values by their address here",
+                    "rehearse with data='real'; if it is so already, leave it out",
                 )
             else:
                 self.stop(error, f"{type(error).__name__}: {said[0] if said else ''}", "it is not about devices")
