@@ -111,8 +111,15 @@ def remember_globals(undo: Undo) -> None:
     undo.append(partial(torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled()))
     undo.append(partial(torch.set_num_threads, torch.get_num_threads()))
     cudnn: Any = torch.backends.cudnn
-    undo += [partial(setattr, cudnn, name, getattr(cudnn, name)) for name in ("benchmark", "deterministic", "enabled")]
+    undo += [
+        partial(_set_flag, cudnn, name, getattr(cudnn, name)) for name in ("benchmark", "deterministic", "enabled")
+    ]
     undo.append(partial(_set_default_device, torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")))
+
+
+def _set_flag(holder: Any, name: str, value: Any) -> None:
+    if getattr(holder, name) != value:  # torch may have forbidden to set it at all
+        setattr(holder, name, value)
 
 
 def _set_default_device(before: Any) -> None:

@@ -134,8 +134,7 @@ class _Rehearsing:
                 )
         finally:
             with HeldInterrupts():
-                for each in reversed(undo):
-                    each()
+                _put_back(undo)
         return Rehearsal(self.home, tuple(self.findings.values()), self.stage.meter.peak(), self.stopped)
 
     # ------------------------------------------------------------ before
@@ -230,6 +229,18 @@ class _Rehearsing:
                 for value in state.values():
                     if isinstance(value, StandIn):
                         self.stage.meter.mark(value._behind, "optimizer")
+
+
+def _put_back(undo: Undo) -> None:
+    """All of it, also where one step fails."""
+    failed: list[Exception] = []
+    for each in reversed(undo):
+        try:
+            each()
+        except Exception as error:
+            failed.append(error)
+    if failed:
+        raise RuntimeError(f"after the rehearsal something could not be put back: {failed[0]}") from failed[0]
 
 
 def _is_data(each: Any) -> bool:
