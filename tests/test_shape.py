@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Imports go one way: a file may import from layers before its own, and from its own where that is said here.
 LAYERS: list[set[str]] = [
     {"report", "_everything"},
-    {"_errors", "_paths"},
+    {"_errors", "_paths", "_undo"},
     {"_records"},
     {"_stored", "_devices", "_graphs", "_shells", "_names", "_collector", "_interrupts", "_progress", "_pages"},
     {"_storage"},

@@ -28,7 +28,6 @@ from torchmove._records import Advance, DeviceValue, Load, Mover, Plan, Receipt,
 from torchmove._storage import (
     Gradients,
     Rebinding,
-    Undo,
     can_rebind_dense,
     cut,
     load_of,
@@ -39,6 +38,7 @@ from torchmove._storage import (
     shell_rebinding,
     windows_of,
 )
+from torchmove._undo import Undo, put_back
 
 Proof = Callable[[Windows], Verdict | None]
 
@@ -141,27 +141,17 @@ def _commit(plan: Plan, copies: _Copies, proof: Callable[[], Verdict | None]) ->
 
 
 def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoReturn:
-    failed = [failure for failure in map(_failure_of, reversed(undo)) if failure]
-    undo.clear()
+    failed = put_back(undo)
     # The frames that failed still hold the copies; the error outlives them.
     traceback.clear_frames(error.__traceback__)
     with suppress(Exception):  # a card that has failed fails here too; what matters is the first error
         for device in {target for _, target in plan.moves.ways}:
             _devices.give_back_cache(device)
     if failed:
-        raise MoveFailed(stage, f"{type(error).__name__}: {error}", not_undone=failed[0]) from error
+        raise MoveFailed(stage, f"{type(error).__name__}: {error}", not_undone=failed) from error
     if isinstance(error, Exception) and not isinstance(error, TorchmoveError):
         raise MoveFailed(stage, f"{type(error).__name__}: {error}") from error
     raise error
-
-
-def _failure_of(step: Callable[[], object]) -> str:
-    """What a step says that could not be undone. The others are undone all the same."""
-    try:
-        step()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 # ---------------------------------------------------------------- the steps of the commit

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import torch
 
+from torchmove._records.columns import Rows
 from torchmove._records.slots import Looks
 
 Way = tuple[torch.device, torch.device]  # from where, to where
@@ -32,7 +33,7 @@ class Block(NamedTuple):
         return sum(stop - start for start, stop in self.spans)
 
 
-class Blocks(Sequence[Block]):
+class Blocks(Rows[Block]):
     """All of them, by the first slot that looks at each. `special`: what is not one slot's alone, or not all of it."""
 
     def __init__(self, looks: Looks, firsts: Sequence[int], special: Mapping[int, Block]) -> None:
@@ -41,14 +42,8 @@ class Blocks(Sequence[Block]):
     def __len__(self) -> int:
         return len(self.firsts)
 
-    @overload
-    def __getitem__(self, index: int) -> Block: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Block]: ...
-
-    def __getitem__(self, index: int | slice) -> Block | list[Block]:
-        return self.at(self.firsts[index]) if isinstance(index, int) else list(map(self.at, self.firsts[index]))
+    def row(self, index: int) -> Block:
+        return self.at(self.firsts[index])
 
     def at(self, first: int) -> Block:
         """The block of which this is the first slot."""
@@ -70,7 +65,7 @@ class Move(NamedTuple):
     target: torch.device
 
 
-class Moves(Sequence[Move]):
+class Moves(Rows[Move]):
     """All of them, by the first slot of each block."""
 
     def __init__(self, blocks: Blocks, firsts: Sequence[int], placement: Sequence[torch.device]) -> None:
@@ -79,15 +74,7 @@ class Moves(Sequence[Move]):
     def __len__(self) -> int:
         return len(self.firsts)
 
-    @overload
-    def __getitem__(self, index: int) -> Move: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Move]: ...
-
-    def __getitem__(self, index: int | slice) -> Move | list[Move]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
+    def row(self, index: int) -> Move:
         first = self.firsts[index]
         return Move(self.blocks.at(first), self.placement[first])
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from torchmove._paths import Path
 from torchmove._records.blocks import Block, Moves
+from torchmove._records.columns import Rows
 from torchmove._records.planned import Plan, describe_moves, stays_table
 from torchmove._records.slots import Windows
 from torchmove._records.verdict import Verdict
@@ -30,7 +31,7 @@ class Cargo(NamedTuple):
     dense: bool
 
 
-class Load(Sequence[Cargo]):
+class Load(Rows[Cargo]):
     """All that a mover shall copy, in columns."""
 
     def __init__(self, sources: Sequence[Tensor], moves: Moves, dense: Sequence[bool]) -> None:
@@ -39,15 +40,7 @@ class Load(Sequence[Cargo]):
     def __len__(self) -> int:
         return len(self.sources)
 
-    @overload
-    def __getitem__(self, index: int) -> Cargo: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Cargo]: ...
-
-    def __getitem__(self, index: int | slice) -> Cargo | list[Cargo]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
+    def row(self, index: int) -> Cargo:
         return Cargo(self.sources[index], *self.moves[index], self.dense[index])
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchmove._paths import Path, make_path
+from torchmove._records.columns import Rows
 from torchmove._records.origins import Origins
 from torchmove._records.reading import Owner, Role
 
@@ -45,7 +46,7 @@ class Looks(NamedTuple):
             column.extend(rest)  # type: ignore[attr-defined]
 
 
-class Slots(Sequence[Slot]):
+class Slots(Rows[Slot]):
     """All of them. A slot is put together when somebody asks for it."""
 
     def __init__(self, tensors: Sequence[Tensor], looks: Looks, origins: Origins, order: Sequence[int]) -> None:
@@ -55,15 +56,7 @@ class Slots(Sequence[Slot]):
     def __len__(self) -> int:
         return len(self.tensors)
 
-    @overload
-    def __getitem__(self, index: int) -> Slot: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Slot]: ...
-
-    def __getitem__(self, index: int | slice) -> Slot | list[Slot]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
+    def row(self, index: int) -> Slot:
         devices, nbytes, storages, sizes = self.looks
         origin = self._origins.of(self._order[index])
         return Slot(self.tensors[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])

@@ -15,7 +15,6 @@ from __future__ import annotations
 from torchmove._storage.binding import (
     Gradients,
     Rebinding,
-    Undo,
     can_rebind_dense,
     rebind,
     rebind_dense,
@@ -33,7 +32,6 @@ __all__ = [
     "BITS",
     "Gradients",
     "Rebinding",
-    "Undo",
     "Watch",
     "apart",
     "bytes_of",

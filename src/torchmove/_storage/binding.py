@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from torchmove._undo import Undo
 
 
 class Rebinding(NamedTuple):
@@ -33,9 +35,6 @@ def _is_loose_view(tensor: Tensor, moving: Container[int]) -> bool:
     """A view holds its base. If that is not rebound too (mostly nobody has it), it would hold the old storage for ever;
     a new implementation is a view of nothing. A negated view holds the conjugated one that it came through besides."""
     return tensor._is_view() and (tensor.is_neg() or id(tensor._base) not in moving)
-
-
-Undo = list[Callable[[], object]]
 
 
 def rebind(each: Rebinding, undo: Undo) -> None:

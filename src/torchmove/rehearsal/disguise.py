@@ -144,7 +144,7 @@ class Disguise(TorchFunctionMode):
     def look(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
         if tensor._place != CPU:
-            self.stage.note(f"{_name(call.func)} waits for the device and brings a value to the CPU", users_line())
+            self.stage.note(f"{_name(call.func)} waits for the device and brings a value to the CPU")
         if self.stage.knows(tensor):
             return self.with_bytes(call)
         if tensor.dtype.is_floating_point and call.func in (Tensor.item, Tensor.__float__):
@@ -154,9 +154,9 @@ class Disguise(TorchFunctionMode):
     def numpy(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
         if tensor._place != CPU:
-            self.stage.fail("numpy", "numpy cannot read the memory of a device", "x.cpu().numpy()", users_line())
+            self.stage.find(users_line(), "numpy", "numpy cannot read the memory of a device", "x.cpu().numpy()")
         elif tensor._fetched:
-            self.stage.note("numpy waits until the bytes have come from the device", users_line())
+            self.stage.note("numpy waits until the bytes have come from the device")
         if self.stage.knows(tensor):
             return self.with_bytes(call)
         raise CannotGoOn("numpy looks at data")

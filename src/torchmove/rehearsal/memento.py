@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmove._storage import Undo
 from torchmove._stored import ATOMS, attributes
+from torchmove._undo import Undo
 
 _CONTAINERS = (dict, list, set, deque)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import linecache
 import os
@@ -74,8 +73,6 @@ def factory(name: str, line: Line) -> Provenance:
 def outsider(tensor: Tensor) -> Provenance:
     """Of a tensor that is none of the given objects'. Who holds it tells what it is."""
     for holder in gc.get_referrers(tensor):
-        if isinstance(holder, functools._lru_cache_wrapper) or _is_cache(holder):
-            return Provenance("cache", "it was cached", "clear the cache when the model moves, or key it by device")
         if isinstance(holder, tuple) and any(type(each) is types.FunctionType for each in gc.get_referrers(holder)):
             return Provenance(
                 "closure", "a function has it as a default", "make it inside, on the device of the others"
@@ -92,13 +89,6 @@ def _is_kept(holder: object) -> bool:
         return False
     owners = gc.get_referrers(holder)
     return any(isinstance(each, (types.ModuleType, nn.Module)) or type(each) is dict for each in owners)
-
-
-def _is_cache(holder: object) -> bool:
-    if type(holder) is not dict:
-        return False
-    owners = [each for each in gc.get_referrers(holder) if type(each) is dict]
-    return any("cache" in str(name).lower() for owner in owners for name, value in owner.items() if value is holder)
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -23,7 +23,8 @@ from torchmove._apply import repoint_all
 from torchmove._interrupts import HeldInterrupts
 from torchmove._names import names_of
 from torchmove._records import Inventory
-from torchmove._storage import Undo, plain_torch
+from torchmove._storage import plain_torch
+from torchmove._undo import Undo, put_back
 from torchmove.rehearsal import cuda
 from torchmove.rehearsal.disguise import Disguise
 from torchmove.rehearsal.kinds import provenance_of
@@ -116,7 +117,7 @@ class _Rehearsing:
         found = globals_of(step, modules).items()
         self.outside = {name: each for name, each in found if id(each) not in given and name not in named}
         self.named = {"step": step, **self.outside, **named, **self.states}
-        self.stage = Stage(home, real=data == "real", tell=self.tell, note=self.note, fail=self.fail)
+        self.stage = Stage(home, real=data == "real", tell=self.tell, find=self.find)
         self.findings: dict[tuple[str, int, str], Finding] = {}
         self.stopped = ""
 
@@ -134,7 +135,9 @@ class _Rehearsing:
                 )
         finally:
             with HeldInterrupts():
-                _put_back(undo)
+                failed = put_back(undo)
+            if failed:
+                raise RuntimeError(f"after the rehearsal something could not be put back: {failed}")
         return Rehearsal(self.home, tuple(self.findings.values()), self.stage.meter.peak(), self.stopped)
 
     # ------------------------------------------------------------ before
@@ -209,12 +212,6 @@ class _Rehearsing:
         made = f" ({came.line})" if came.line and came.line != line else ""
         self.find(line, came.kind, f"{operation} with a tensor on {stray._place}: {came.what}{made}", came.remedy)
 
-    def note(self, why: str, line: Line) -> None:
-        self.find(line, "synchronises", why, "keep it on the device, or do it seldom")
-
-    def fail(self, kind: str, why: str, remedy: str, line: Line) -> None:
-        self.find(line, kind, why, remedy)
-
     def find(self, line: Line, kind: str, why: str, remedy: str) -> None:
         self.findings.setdefault(
             (line.file, line.number, kind), Finding(line.file, line.number, kind, line.text, why, remedy)
@@ -229,18 +226,6 @@ class _Rehearsing:
                 for value in state.values():
                     if isinstance(value, StandIn):
                         self.stage.meter.mark(value._behind, "optimizer")
-
-
-def _put_back(undo: Undo) -> None:
-    """All of it, also where one step fails."""
-    failed: list[Exception] = []
-    for each in reversed(undo):
-        try:
-            each()
-        except Exception as error:
-            failed.append(error)
-    if failed:
-        raise RuntimeError(f"after the rehearsal something could not be put back: {failed[0]}") from failed[0]
 
 
 def _is_data(each: Any) -> bool:

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from torchmove._records import Block, Inventory
 from torchmove._shells import is_window
-from torchmove._storage import Undo
+from torchmove._undo import Undo
 from torchmove.rehearsal.memento import remember
 from torchmove.rehearsal.provenance import Provenance
 from torchmove.rehearsal.stage import Stage

@@ -22,8 +22,7 @@ from torchmove.rehearsal.standin import CPU, StandIn
 
 aten = torch.ops.aten
 Tell = Callable[[StandIn, str, Line], None]
-Note = Callable[[str, Line], None]
-Fail = Callable[[str, str, str, Line], None]
+Find = Callable[[Line, str, str, str], None]  # where, which kind, why, and what to do
 
 
 class CannotGoOn(Exception):
@@ -38,9 +37,9 @@ def off_stage() -> Iterator[None]:
 
 
 class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, home: torch.device, *, real: bool, tell: Tell, note: Note, fail: Fail) -> None:
+    def __init__(self, home: torch.device, *, real: bool, tell: Tell, find: Find) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.home, self.real, self.tell, self.note, self.fail = home, real, tell, note, fail
+        self.home, self.real, self.tell, self.find = home, real, tell, find
         self.meter = Meter()
         # Where a tensor that is made from nothing comes to be, and who made it; nobody: torch itself.
         self.made_on = CPU
@@ -56,6 +55,10 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # keeping torch's compiler out means importing it, and nothing is compiled here
+
+    def note(self, why: str) -> None:
+        """Something that waits for the device; it does not fail."""
+        self.find(users_line(), "synchronises", why, "keep it on the device, or do it seldom")
 
     # ------------------------------------------------------------ stand-ins
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmove.rehearsal.arguments import leaves
-from torchmove.rehearsal.provenance import Provenance, users_line
+from torchmove.rehearsal.provenance import Provenance
 
 CPU = torch.device("cpu")
 _THROWN_AWAY = Provenance(
@@ -81,7 +81,7 @@ class StandIn(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         if self._place != CPU:
-            self._stage.note("printing waits for the device and brings values to the CPU", users_line())
+            self._stage.note("printing waits for the device and brings values to the CPU")
         return f"tensor(..., size={tuple(self.shape)}, device='{self._place}', dtype={self.dtype})"
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
