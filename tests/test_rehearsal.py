@@ -441,6 +441,37 @@ def test_the_peak_by_part():
     assert "peak memory on cuda:0" in str(found)
 
 
+def test_the_peak_is_that_of_a_later_step():
+    """The first one makes the optimizer's state when the activations are gone; all others begin with it."""
+    model = nn.Linear(256, 256, bias=False)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def go(model, optimizer, x):
+        model(x.cuda()).relu().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    first = tm.rehearse(go, model, optimizer, torch.ones(8192, 256))
+    go_on_the_cpu = model(torch.ones(1, 256)).sum()
+    go_on_the_cpu.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    later = tm.rehearse(go, model, optimizer, torch.ones(8192, 256))
+    assert first.peak == later.peak
+    assert first.peak["optimizer"] == 2 * 256 * 256 * 4
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+def test_the_peak_counts_what_cudnn_keeps(data):
+    model = nn.LSTM(32, 64)
+
+    def go(model, x):
+        model(x.cuda())[0].sum().backward()
+
+    output = 100 * 16 * 64 * 4
+    assert tm.rehearse(go, model, torch.ones(100, 16, 32), data=data).peak_bytes > (1 + 5 + 6) * output
+
+
 def test_a_model_of_70_billion_parameters():
     """In a process of its own, so that its memory is that of the rehearsal."""
     command = [sys.executable, Path(__file__).parents[1] / "benchmarks" / "rehearsal.py", "--json"]

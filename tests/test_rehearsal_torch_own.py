@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.testing._internal.common_modules import module_db
-from torch.testing._internal.common_optimizers import optim_db
 from torch.utils._pytree import tree_leaves, tree_map
+from torch_own import MODULES, OPTIMIZERS
 
 import torchmove as tm
 from torchmove.rehearsal import behind, stage
@@ -31,12 +30,12 @@ def step(module, args, kwargs):
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
+@pytest.mark.parametrize("info", MODULES, ids=lambda info: info.name)
 def test_modules(info, training):
     rehearse_samples(info, training=training, data="shapes")
 
 
-@pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
+@pytest.mark.parametrize("info", MODULES, ids=lambda info: info.name)
 def test_modules_when_nothing_is_known_but_shapes(info, monkeypatch):
     for module in (behind, stage):
         monkeypatch.setattr(module, "MOST_BYTES", 0)
@@ -73,7 +72,7 @@ def state_of(optimizer):
 
 
 def cases():
-    for info in optim_db:
+    for info in OPTIMIZERS:
         flags = [{}, *({flag: True} for flag in ("foreach", "fused") if flag in info.supported_impls)]
         for sample in info.optim_inputs_func(device="cuda"):
             for flag in flags:

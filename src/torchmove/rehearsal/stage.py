@@ -19,6 +19,7 @@ from torchmove.rehearsal.memory import Meter
 from torchmove.rehearsal.places import strays
 from torchmove.rehearsal.provenance import Line, Provenance, called_by_user, factory, outsider, users_line
 from torchmove.rehearsal.standin import CPU, StandIn
+from torchmove.rehearsal.workspaces import weigh
 
 aten = torch.ops.aten
 Tell = Callable[[StandIn, str, Line], None]
@@ -137,6 +138,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # In a hook of autograd's, where torch leaves the disguise out.
             place, came = CPU, factory(func.overloadpacket.__name__, users_line())
         out = self._done(func, args, kwargs, given)
+        if place == self.home:
+            weigh(self.meter, func, mapped(_behind, args), out)
         if func is aten.detach.default and is_window(out) and _accumulates():
             self.meter.mark(out, "gradients")
         wrapped = mapped(lambda each: self.wrap(each, place, came) if _has_stand_in(each) else each, out)
