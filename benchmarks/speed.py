@@ -1,12 +1,13 @@
 """How fast a training state moves: the figures of docs/performance.md. Needs an accelerator.
 
-    python benchmarks/speed.py [--parts transformer small sizes peers digests] [--device cuda] [--quick] [--write]
+    python benchmarks/speed.py [--parts transformer small sizes peers digests park] [--device cuda] [--quick] [--write]
 
     transformer  14.5 GB of transformer and AdamW, first and later, beside Module.to and the pinned link
     small        96 000 small tensors, and where the time goes
     sizes        from 1 KiB to 16 GiB, in one tensor and in eight
     peers        beside what Lightning and Accelerate do, where they are installed
     digests      what verify="bytes" costs, and verify="off" saves
+    park         14.5 GB parked and woken, changed and unchanged; and two of 8 GB that swap
 
 Each part runs in a process of its own: the first move in a process is a figure of its own. Ratios come from one run, in
 which the ways take turns. Prints JSON, and what it is doing on stderr. --quick takes a few MB, to see that it runs;

@@ -116,7 +116,52 @@ def _digests(part: Figures) -> str:
     )
 
 
-PARTS = {"transformer": _transformer, "small": _small, "sizes": _sizes, "peers": _peers, "digests": _digests}
+def _park(part: Figures) -> str:
+    seconds, nbytes, link = part["seconds"], part["device_bytes"], part["link_gb_per_second"]
+    wakes = {name: f"wake {name}" for name in ("changed", "half changed", "unchanged")} | {"first": "first wake"}
+    rows = [
+        (name, *(cell for each in (name, wakes[name]) for cell in _rate(seconds[each], nbytes, link)))
+        for name in ("first", "changed", "half changed", "unchanged")
+    ]
+    swaps = part["swap"]["seconds"]
+    times = part["usual_seconds"] / seconds["first"]
+    unchanged, half = (seconds[name] / seconds["changed"] for name in ("unchanged", "half changed"))
+    return _section(
+        "Parking",
+        f"A transformer with AdamW in mid-training, {_size(part)}. {_measured(part, 'park')} `Module.to` and a loop "
+        f"over the state took {_digits(part['usual_seconds'])} s to the CPU: the first park is {_digits(times)} times "
+        f"as fast, page-locking included. An unchanged state takes {unchanged:.1%} of the time of a changed one; with "
+        f"{part['half_bytes'] / nbytes:.0%} of the bytes changed, {half:.0%}. GB/s are those of the whole state.",
+        _table(("state", "park, s", "GB/s", "of the link", "wake, s", "GB/s", "of the link"), rows),
+        f"Host memory beyond the state, at most: {readable_bytes(part['host_bytes'] - nbytes)}. Of "
+        f"{readable_bytes(nbytes)} the device got {readable_bytes(part['freed_bytes'])} back. After 20 more cycles the "
+        f"host had {readable_bytes(max(0, part['grown_host_bytes']))} more in use, the device "
+        f"{readable_bytes(max(0, part['grown_device_bytes']))}.",
+        f"Two models of {part['swap']['bytes'] / 1e9:.0f} GB: one leaves and the other comes, seconds.",
+        _table(
+            ("", "one after the other", "`tm.swap`", "times as fast"),
+            [
+                (title, *map(_digits, (swaps[f"in turn{rest}"], swaps[f"at once{rest}"])), _digits(faster))
+                for title, rest in (("out of a changed one", ""), ("out of an unchanged one", ", unchanged"))
+                for faster in [swaps["in turn"] / swaps[f"at once{rest}"]]
+            ],
+        ),
+    )
+
+
+def _rate(seconds: float, nbytes: int, link: float | None) -> list[str]:
+    rate = nbytes / seconds / 1e9
+    return [_digits(seconds), _digits(rate), "" if link is None else f"{rate / link:.0%}"]
+
+
+PARTS = {
+    "transformer": _transformer,
+    "small": _small,
+    "sizes": _sizes,
+    "peers": _peers,
+    "digests": _digests,
+    "park": _park,
+}
 
 
 # ---------------------------------------------------------------- pieces

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from park_parts import park
 from torch import nn
 
 import torchmove as tm
@@ -238,4 +239,5 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "sizes": sizes,
     "peers": peers,
     "digests": digests,
+    "park": partial(park, tell=tell),
 }

@@ -188,10 +188,10 @@ def no_ring() -> Iterator[None]:
 
 @on_cuda
 def test_where_memory_cannot_be_locked_the_plain_mover_is_taken(no_ring, monkeypatch):
-    def refuse(memory: Tensor) -> None:
+    def refuse(address: int, nbytes: int) -> None:
         raise locked.CannotLock("the driver refused to page-lock 96 MiB (error 2)")
 
-    monkeypatch.setattr(locked, "_lock", refuse)
+    monkeypatch.setattr(locked, "lock", refuse)
     state = large_state()
     tm.move(state, to="cuda:0")
     receipt = tm.move(state, to="cpu")
@@ -216,7 +216,7 @@ def test_a_ring_that_cannot_be_made_leaves_nothing_locked_and_can_be_made_later(
 def test_a_refusal_of_the_driver_leaves_no_error_behind():
     memory = locked.Locked(2 * MIB)
     with pytest.raises(locked.CannotLock, match="refused to page-lock 2 MiB"):
-        locked._lock(memory.bytes)
+        locked.lock(memory.bytes.data_ptr(), memory.bytes.nbytes)
     memory.unlock()
     memory.unlock()
     assert float(torch.ones(3, device="cuda").sum()) == 3

@@ -4,9 +4,9 @@ from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError, Verificat
 from torchmove._move import apply, move, plan, survey, verify
 from torchmove._records import Inventory, Plan, Receipt, Verdict, attribute, item
 from torchmove._rules import register_rule
+from torchmove.parking import Parked, Swap, park, parked, release, swap
 from torchmove.readers import register_reader
 from torchmove.rehearsal import Rehearsal, rehearse
-from torchmove.staging import release
 
 __version__ = "0.1.0"
 
@@ -14,9 +14,11 @@ __all__ = [
     "Inventory",
     "MoveFailed",
     "MoveRefused",
+    "Parked",
     "Plan",
     "Receipt",
     "Rehearsal",
+    "Swap",
     "TorchmoveError",
     "Verdict",
     "VerificationError",
@@ -24,11 +26,14 @@ __all__ = [
     "attribute",
     "item",
     "move",
+    "park",
+    "parked",
     "plan",
     "register_reader",
     "register_rule",
     "rehearse",
     "release",
     "survey",
+    "swap",
     "verify",
 ]

@@ -43,6 +43,15 @@ from torchmove._undo import Undo, put_back
 Proof = Callable[[Windows], Verdict | None]
 
 
+class Job(NamedTuple):
+    """A plan, who carries it out and why that one; and who is asked before the old copy is let go."""
+
+    plan: Plan
+    mover: Mover
+    why: str
+    proof: Proof
+
+
 class _Copies(NamedTuple):
     """What the commit will make the tensors look at: dense ones at their copies, all others through windows."""
 
@@ -55,33 +64,43 @@ class _Copies(NamedTuple):
             column.clear()
 
 
-def apply(plan: Plan, mover: Mover, *, why: str, began: float, advance: Advance, proof: Proof) -> Receipt:
-    """Move, or change nothing. `proof` is asked before the old copy is let go; what it raises rolls the move back."""
+def apply(*jobs: Job, began: float, advance: Advance) -> list[Receipt]:
+    """Move all of them, or change nothing. What a proof raises rolls everything back."""
     with plain_torch(), without_collector():
-        old, windows = OldStorages(plan), windows_of(plan.inventory.slots)
+        old = [OldStorages(job.plan) for job in jobs]
+        windows = [windows_of(job.plan.inventory.slots) for job in jobs]
         try:
-            copies = _copy(plan, windows, mover, advance)
-            verdict = _commit(plan, copies, lambda: proof(windows))
+            copies = _copy(jobs, windows, advance)
+            verdicts = _commit(jobs, windows, copies)
             # From here on nothing of ours holds the old storages: what is still alive is held by others.
             del copies
-            held = old.held()
+            held = [each.held() for each in old]
         finally:
-            old.forget()
-        return Receipt(plan.archived(), mover.name, why, time.perf_counter() - began, held, windows, verdict)
+            for each in old:
+                each.forget()
+        seconds = time.perf_counter() - began
+        return [
+            Receipt(job.plan.archived(), job.mover.name, job.why, seconds, holders, before, verdict)
+            for job, holders, before, verdict in zip(jobs, held, windows, verdicts, strict=True)
+        ]
 
 
-def _copy(plan: Plan, windows: Windows, mover: Mover, advance: Advance) -> _Copies:
-    made = _Copies([], [], [])
+def _copy(jobs: Sequence[Job], windows: Sequence[Windows], advance: Advance) -> list[_Copies]:
+    made = [_Copies([], [], []) for _ in jobs]
     copied: list[Tensor] = []
     try:
-        load = load_of(plan.moves, plan.inventory.slots)
-        copied = mover.copy(load, advance)
-        _wait_for(plan)
-        _sort(plan, windows, load, copied, made)
+        for (plan, mover, _, _), before, copies in zip(jobs, windows, made, strict=True):
+            load = load_of(plan.moves, plan.inventory.slots)
+            copied = mover.copy(load, advance)
+            _sort(plan, before, load, copied, copies)
+        _wait_for(jobs)
     except BaseException as error:
+        with HeldInterrupts(), suppress(Exception):  # what is under way must not land in memory that is free again
+            _wait_for(jobs)
         copied.clear()
-        made.clear()
-        _roll_back(plan, [], error, "copying")
+        for copies in made:
+            copies.clear()
+        _roll_back(jobs, [], error, "copying")
     return made
 
 
@@ -114,38 +133,42 @@ def _moving(plan: Plan) -> set[int]:
     return {id(tensors[index]) for index in plan.moves.slots()}
 
 
-def _wait_for(plan: Plan) -> None:
+def _wait_for(jobs: Sequence[Job]) -> None:
     """A copy that is still under way would be read too early by whoever comes first."""
-    for device in {device for way in plan.moves.ways for device in way}:
+    for device in {device for job in jobs for way in job.plan.moves.ways for device in way}:
         _devices.synchronize(device)
 
 
-def _commit(plan: Plan, copies: _Copies, proof: Callable[[], Verdict | None]) -> Verdict | None:
+def _commit(jobs: Sequence[Job], windows: Sequence[Windows], copies: Sequence[_Copies]) -> list[Verdict | None]:
     undo: Undo = []
+    old: list[Tensor] = []
     with HeldInterrupts() as interrupts:
         try:
-            old = _rebind_all(plan, copies, undo)
-            repoint_all(plan.repoints, undo)
-            _settle(plan)
-            verdict = proof()
+            for job, each in zip(jobs, copies, strict=True):
+                old += _rebind_all(job.plan, each, undo)
+                repoint_all(job.plan.repoints, undo)
+                _settle(job.plan)
+            verdicts = [job.proof(before) for job, before in zip(jobs, windows, strict=True)]
             if interrupts.breaks_off:
                 interrupts.pending = False
                 raise KeyboardInterrupt
         except BaseException as error:
-            copies.rebindings.clear()
-            copies.copies.clear()
-            _roll_back(plan, undo, error, "committing")
+            old.clear()
+            for each in copies:
+                each.rebindings.clear()
+                each.copies.clear()
+            _roll_back(jobs, undo, error, "committing")
         undo.clear()
         let_go(old)
-    return verdict
+    return verdicts
 
 
-def _roll_back(plan: Plan, undo: Undo, error: BaseException, stage: str) -> NoReturn:
+def _roll_back(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str) -> NoReturn:
     failed = put_back(undo)
     # The frames that failed still hold the copies; the error outlives them.
     traceback.clear_frames(error.__traceback__)
     with suppress(Exception):  # a card that has failed fails here too; what matters is the first error
-        for device in {target for _, target in plan.moves.ways}:
+        for device in {target for job in jobs for _, target in job.plan.moves.ways}:
             _devices.give_back_cache(device)
     if failed:
         raise MoveFailed(stage, f"{type(error).__name__}: {error}", not_undone=failed) from error

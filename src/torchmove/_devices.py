@@ -66,13 +66,16 @@ def free_bytes(device: torch.device) -> int | None:
     """What can be allocated there, torch's cache included; None where the device does not say."""
     if device.type == "cpu":
         return _free_host_bytes()
-    module = module_of(device)
-    if not hasattr(module, "mem_get_info"):
-        return None
-    free: int = module.mem_get_info(device)[0]
-    if hasattr(module, "memory_reserved"):
+    free, module = driver_free_bytes(device), module_of(device)
+    if free is not None and hasattr(module, "memory_reserved"):
         free += module.memory_reserved(device) - module.memory_allocated(device)
     return free
+
+
+def driver_free_bytes(device: torch.device) -> int | None:
+    """What the device has for anybody, torch's cache not included; None where it does not say."""
+    module = module_of(device)
+    return int(module.mem_get_info(device)[0]) if hasattr(module, "mem_get_info") else None
 
 
 def synchronize(device: torch.device) -> None:

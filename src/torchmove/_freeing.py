@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from torchmove import _pages
-from torchmove._storage import is_sole_owner, plain_torch
+from torchmove._storage import is_own, is_sole_owner, plain_torch
 
 _WORTH_BYTES = 256 << 20
 
@@ -22,7 +22,7 @@ _thread: threading.Thread | None = None
 def let_go(old: list[Tensor]) -> None:
     """Give back the memory behind tensors that nobody else needs; the list is empty afterwards."""
     global _thread
-    large = [tensor for tensor in old if tensor.nbytes >= 1 << 20 and tensor.device.type == "cpu"]
+    large = [tensor for tensor in old if tensor.nbytes >= 1 << 20 and tensor.device.type == "cpu" and is_own(tensor)]
     old.clear()
     if sum(tensor.nbytes for tensor in large) < _WORTH_BYTES:
         return

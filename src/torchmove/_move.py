@@ -26,12 +26,12 @@ Thoroughness = Literal["quick", "bytes", "off"]
 
 def survey(*objects: Any) -> Inventory:
     """Where is everything? Every tensor in the objects: its path, role, device, bytes, and who shares with whom."""
-    return _survey.survey(_given(objects))
+    return _survey.survey(given(objects))
 
 
 def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughness = "quick") -> Plan:
     """What would happen? Moves nothing. `verify="bytes"` takes digests now, to be compared after the move."""
-    return _planned(_given(objects), to, keep, verify)
+    return _planned(given(objects), to, keep, verify)
 
 
 def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
@@ -45,7 +45,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
 
 def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
     """Is it all there? `on`: is everything on that device. `after`: is everything what a move made of it."""
-    named = _given(objects)
+    named = given(objects)
     if (on is None) == (after is None):
         raise TypeError("verify needs on=, the device where all should be, or after=, the receipt of a move")
     if after is not None:
@@ -74,14 +74,19 @@ def move(
     Raises MoveRefused with every reason at once, MoveFailed when something broke on the way, VerificationError when the
     result is not what was planned. In each case the state is what it was.
     """
-    return _applied(_planned(_given(objects), to, keep, verify), mover, verify, progress)
+    return _applied(_planned(given(objects), to, keep, verify), mover, verify, progress)
+
+
+def move_named(objects: dict[str, Any], to: Device, *, progress: bool) -> Receipt:
+    """The same, of objects that have their names."""
+    return _applied(_planned(objects, to, (), "quick"), "auto", "quick", progress)
 
 
 def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
     """Give a state new storages where it is, by the same chain as a move."""
     inventory = _survey.survey(objects)
     where = inventory.slots.looks.devices[0] if inventory.slots else torch.device("cpu")
-    keep = _keep(objects, ())
+    keep = keep_of(objects, ())
     made = _plan.plan(inventory, where, keep=keep, free_bytes=_devices.free_bytes, fresh=True)
     return _applied(made, mover, "quick", progress=False)
 
@@ -89,7 +94,7 @@ def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
 # ---------------------------------------------------------------- joints
 
 
-def _given(objects: Sequence[Any]) -> dict[str, Any]:
+def given(objects: Sequence[Any]) -> dict[str, Any]:
     """The objects under the names that the caller of the public function has for them."""
     if not objects:
         raise TypeError("nothing was given: name the objects, as in tm.move(model, optimizer, to=...)")
@@ -114,7 +119,7 @@ def plan_for(objects: dict[str, Any], target: torch.device, keep: Sequence[Any],
     """Survey and plan: all that happens before a device is touched."""
     with plain_torch(), without_collector():
         inventory = _survey.survey(objects)
-        return _plan.plan(inventory, target, keep=_keep(objects, keep), free_bytes=free_bytes)
+        return _plan.plan(inventory, target, keep=keep_of(objects, keep), free_bytes=free_bytes)
 
 
 # Given by a slip: what runs through a state once, and what only names it.
@@ -130,7 +135,7 @@ def _target(to: Any, argument: str = "to") -> torch.device:
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
 
 
-def _keep(objects: dict[str, Any], keep: Sequence[Any]) -> _plan.Keep:
+def keep_of(objects: dict[str, Any], keep: Sequence[Any]) -> _plan.Keep:
     if isinstance(keep, str) or not isinstance(keep, (list, tuple, set, frozenset)):
         raise TypeError("keep takes a list of objects and patterns: keep=[ema, 'model.*.table']")
     kept = [each for each in keep if not isinstance(each, str)]
@@ -143,8 +148,26 @@ def _keep(objects: dict[str, Any], keep: Sequence[Any]) -> _plan.Keep:
 
 
 def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool) -> Receipt:
+    if made.refusals:
+        raise MoveRefused(made.refusals)
+    began = time.perf_counter()
+    carrier, why = _choice(mover, made)
+    job = _apply.Job(made, carrier, why, _no_proof if verify == "off" else proof_of(made))
+    return carried_out(job, began=began, progress=progress)[0]
+
+
+def carried_out(*jobs: _apply.Job, began: float, progress: bool) -> list[Receipt]:
+    """Apply some plans, all or none, with a bar."""
+    words = ", ".join(f"{', '.join(job.plan.inventory.roots)} to {job.plan.target}" for job in jobs)
+    with Bar(sum(job.plan.nbytes for job in jobs), words, wanted=progress) as bar:
+        return _apply.apply(*jobs, began=began, advance=bar.advance)
+
+
+def proof_of(made: Plan) -> _apply.Proof:
+    """Survey the state afresh and hold it against the plan."""
+
     def proof(windows: Windows) -> Verdict | None:
-        if verify == "off" or not made.moves:
+        if not made.moves:
             return None
         now = _survey.survey(dict(zip(made.inventory.roots, made.inventory.objects, strict=True)))
         verdict = _verify.verify_move(now, made, windows)
@@ -152,12 +175,11 @@ def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool) -> Re
             raise VerificationError(verdict, rolled_back=True)
         return verdict
 
-    if made.refusals:
-        raise MoveRefused(made.refusals)
-    began = time.perf_counter()
-    carrier, why = _choice(mover, made)
-    with Bar(made.nbytes, f"{', '.join(made.inventory.roots)} to {made.target}", wanted=progress) as bar:
-        return _apply.apply(made, carrier, why=why, began=began, advance=bar.advance, proof=proof)
+    return proof
+
+
+def _no_proof(_: Windows) -> None:
+    return None
 
 
 def _choice(name: str, made: Plan) -> movers.Choice:

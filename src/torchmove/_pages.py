@@ -1,4 +1,4 @@
-"""Pages of host memory: huge ones where the kernel grants them, and those nobody needs given back. Wishes, both."""
+"""Pages of host memory: huge ones where the kernel grants them, taken all at once, given back when not needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from torch import Tensor
 
 HUGE_PAGE = 2 << 20
-_DONTNEED, _HUGEPAGE = 4, 14
+_DONTNEED, _HUGEPAGE, _POPULATE = 4, 14, 23
 
 
 def ask_for_huge_pages(host: Tensor) -> None:
@@ -20,6 +20,12 @@ def ask_for_huge_pages(host: Tensor) -> None:
 def drop(host: Tensor) -> None:
     """Give back the pages behind a tensor whose bytes nobody will read again; its memory stays mapped."""
     _advise(host, mmap.PAGESIZE, _DONTNEED)
+
+
+def touch(address: int, nbytes: int) -> None:
+    """Have the pages there, at once instead of one fault after the other. Lets go of Python's lock meanwhile."""
+    if _madvise is None or _madvise(address, nbytes, _POPULATE) != 0:  # older than Linux 5.14, or none
+        ctypes.memset(address, 0, nbytes)
 
 
 def _advise(host: Tensor, page: int, advice: int) -> None:

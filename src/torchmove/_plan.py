@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from operator import ne
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,7 +15,6 @@ from torchmove._places import Keep, Places
 from torchmove._records import (
     Block,
     DeviceValue,
-    Digest,
     Inventory,
     Moves,
     Note,
@@ -28,9 +27,17 @@ from torchmove._records import (
 from torchmove._storage import has_storage, packed
 from torchmove.report import readable_bytes
 
-__all__ = ["FreeBytes", "Keep", "plan"]
+__all__ = ["Back", "FreeBytes", "Keep", "Places", "plan"]
 
 FreeBytes = Callable[[torch.device], int | None]
+
+
+class Back(NamedTuple):
+    """Where everything was, if that is where it shall go: each slot's device, and the remembered devices."""
+
+    placement: Sequence[torch.device]
+    repoints: Sequence[Repoint]
+
 
 # A graph is in the way only of a tensor that moves.
 _GRAPH_CODES = {"R032", "R033"}
@@ -44,15 +51,15 @@ def plan(
     keep: Keep,
     free_bytes: FreeBytes,
     fresh: bool = False,
-    digests: tuple[Digest, ...] | None = None,
+    back: Back | None = None,
 ) -> Plan:
     """Plan the move of an inventory to a target. `fresh`: onto new storages even where it is there already."""
     places = Places(inventory, target, keep)
-    placement = places.all()
+    placement = places.all() if back is None else back.placement
     moves, refusals = _moves(inventory, placement, fresh)
     rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
     moving = frozenset(moves.slots() if inventory.told else ())
-    repoints, notes = _repoints(inventory, keep, moves, target)
+    repoints, notes = _repoints(inventory, keep, moves, target) if back is None else (back.repoints, [])
     refusals += _told_refusals(inventory, keep, moving)
     refusals += _mps_refusals(inventory.slots, moves) if target.type == "mps" else ()
     refusals += _room_refusals(rooms)
@@ -66,13 +73,12 @@ def plan(
         inventory=inventory,
         target=target,
         moves=moves,
-        reasons=places.why,
+        reasons=places.why if back is None else {},
         repoints=tuple(repoints),
         refusals=tuple(refusals),
         notes=(*notes, *_told_notes(inventory, keep)),
         rooms=rooms,
         placement=placement,
-        digests=digests,
     )
 
 

@@ -40,6 +40,12 @@ class Load(Rows[Cargo]):
     def __len__(self) -> int:
         return len(self.sources)
 
+    def some(self, indices: Sequence[int]) -> Load:
+        """A part of it, in that order."""
+        firsts = [self.moves.firsts[index] for index in indices]
+        moves = Moves(self.moves.blocks, firsts, self.moves.placement)
+        return Load([self.sources[index] for index in indices], moves, [self.dense[index] for index in indices])
+
     def row(self, index: int) -> Cargo:
         return Cargo(self.sources[index], *self.moves[index], self.dense[index])
 
@@ -50,7 +56,8 @@ Advance = Callable[[int], object]
 class Mover(Protocol):
     """Copies blocks. Returns for each a tensor on the target from which the windows are cut; changes nothing.
 
-    `advance` is told how many bytes have arrived since it was told last.
+    `advance` is told how many bytes have arrived since it was told last. Copies may still be under way when it returns:
+    whoever asked for them waits for the devices.
     """
 
     name: str

@@ -29,9 +29,14 @@ def held_elsewhere(tensors: Sequence[Tensor], counts: Sequence[int]) -> list[boo
     return [count > known + 1 for count, known in zip(held, counts, strict=True)]
 
 
+def is_own(tensor: Tensor) -> bool:
+    """Is the memory behind a tensor torch's own, not lent by numpy or a file?"""
+    return tensor.untyped_storage().resizable()
+
+
 def is_sole_owner(tensor: Tensor) -> bool:
-    """Is the memory behind a tensor torch's own, not lent by numpy or a file, and does nobody else look at it?"""
-    return tensor.untyped_storage().resizable() and not held_elsewhere([tensor], [1])[0]
+    """Is the memory behind a tensor torch's own, and does nobody else look at it?"""
+    return is_own(tensor) and not held_elsewhere([tensor], [1])[0]
 
 
 class Watch:

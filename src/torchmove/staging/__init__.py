@@ -14,12 +14,14 @@ page faults of fresh memory side by side.
 from __future__ import annotations
 
 from torchmove.staging.bundles import Bundle, Lane, bundled, to_device, to_host
+from torchmove.staging.locked import CannotLock, lock, unlock
 from torchmove.staging.pieces import Piece
 from torchmove.staging.traffic import NoRing, Ring, is_ready, release, ring
 from torchmove.staging.workers import cores
 
 __all__ = [
     "Bundle",
+    "CannotLock",
     "Lane",
     "NoRing",
     "Piece",
@@ -27,8 +29,10 @@ __all__ = [
     "bundled",
     "cores",
     "is_ready",
+    "lock",
     "release",
     "ring",
     "to_device",
     "to_host",
+    "unlock",
 ]

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torchmove._pages import HUGE_PAGE, ask_for_huge_pages
 
@@ -26,25 +25,30 @@ class Locked:
         start = -owner.data_ptr() % HUGE_PAGE
         self.bytes = owner[start : start + nbytes].zero_()
         self._is_locked = False
-        _lock(self.bytes)
+        lock(self.bytes.data_ptr(), nbytes)
         self._is_locked = True
 
     def unlock(self) -> None:
         """Before the memory is given back, and once."""
         if self._is_locked:
             self._is_locked = False
-            _runtime().cudaHostUnregister(self.bytes.data_ptr())
+            unlock(self.bytes.data_ptr())
+
+
+def lock(address: int, nbytes: int) -> None:
+    """Page-lock memory that stays where it is until it is unlocked. Raises CannotLock."""
+    error = int(_runtime().cudaHostRegister(address, nbytes, _PORTABLE))
+    if error != 0:
+        _clear_error()
+        raise CannotLock(f"the driver refused to page-lock {nbytes >> 20} MiB (error {error})")
+
+
+def unlock(address: int) -> None:
+    _runtime().cudaHostUnregister(address)
 
 
 def _runtime() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
-
-
-def _lock(memory: Tensor) -> None:
-    error = _runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)
-    if int(error) != 0:
-        _clear_error()
-        raise CannotLock(f"the driver refused to page-lock {memory.nbytes >> 20} MiB (error {int(error)})")
 
 
 def _clear_error() -> None:

@@ -1,0 +1,26 @@
+"""Give a device away for a while and have it back in a moment.
+
+arena          page-locked host memory, exact and kept
+lanes          between the arena and a device, by runs of memory
+fingerprints   are the bytes on the device still those of the host copy?
+mirrors        which block is where in the arena, and whether it is true there
+segments       room on a device for what wakes
+down, up       the movers
+parked         park and wake
+swapping       one leaves while another comes
+"""
+
+from __future__ import annotations
+
+from torchmove import staging
+from torchmove.parking.mirrors import mirrors
+from torchmove.parking.parked import Parked, park, parked
+from torchmove.parking.swapping import Swap, swap
+
+__all__ = ["Parked", "Swap", "park", "parked", "release", "swap"]
+
+
+def release() -> None:
+    """Give back what is kept for the next time: page-locked memory, in which nothing is parked, and threads."""
+    mirrors.release()
+    staging.release()

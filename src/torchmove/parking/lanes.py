@@ -1,0 +1,139 @@
+"""Between the arena and a device, directly. What lies side by side on both sides crosses together.
+
+On CUDA, neighbours are copied, and looked at, as one run of memory: a state of thousands of blocks is a few runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmove._records import Advance
+from torchmove.parking.arena import CHUNK, LINE, Extent, rounded
+
+_ON_THE_WAY = 1 << 30  # bytes, more than which are not sent before some have arrived
+
+
+class Piece(NamedTuple):
+    """Bytes at an address of a device, and their place in the arena.
+
+    `seen` shows them, where torch does not look at memory by its address.
+    """
+
+    device: torch.device
+    address: int
+    extent: Extent
+    offset: int
+    nbytes: int
+    seen: Tensor | None
+
+    def here(self) -> Tensor:
+        """The bytes in the arena."""
+        return torch.frombuffer(self.extent.memory, dtype=torch.uint8, offset=self.offset, count=self.nbytes)
+
+    def there(self) -> Tensor:
+        """The bytes on the device; on CUDA it does not own them."""
+        if self.seen is not None:
+            return self.seen
+        return torch.as_tensor(_Raw(self.address, self.nbytes), device=self.device)
+
+    def part(self, start: int, stop: int) -> Piece:
+        """Some of the bytes, counted from its first."""
+        return self._replace(address=self.address + start, offset=self.offset + start, nbytes=stop - start)
+
+
+class _Raw:
+    """Memory of a CUDA device, as the array interface describes it."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        where = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
+        self.__cuda_array_interface__ = {**where, "version": 3}
+
+
+def is_addressed(device: torch.device) -> bool:
+    """Can memory be looked at there by its address?"""
+    return device.type == "cuda"
+
+
+def runs(pieces: Iterable[Piece]) -> list[Piece]:
+    """Neighbours joined: what is between them is less than a line, and belongs to the first of them."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and _are_neighbours(joined[-1], piece):
+            joined[-1] = joined[-1]._replace(nbytes=piece.address + piece.nbytes - joined[-1].address)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def _are_neighbours(one: Piece, other: Piece) -> bool:
+    return (
+        one.extent is other.extent
+        and one.device == other.device
+        and is_addressed(one.device)
+        and other.address - one.address == other.offset - one.offset == rounded(one.nbytes)
+        and one.address % LINE == 0
+    )
+
+
+class Lane:
+    """One direction. A patient one does not send all at once, so as to tell how far it has come."""
+
+    def __init__(self, advance: Advance, *, down: bool, patient: bool) -> None:
+        self.advance, self.down, self.patient = advance, down, patient
+        self.sent: deque[tuple[Any, int]] = deque()
+        self.on_the_way = 0
+
+    def carry(self, run: Piece) -> None:
+        """Send a run. On CUDA it waits only for what was sent long before. Raises CannotLock."""
+        for part in _within_chunks(run):
+            part.extent.make_ready(part.offset + part.nbytes)
+            if is_addressed(part.device):
+                self.send(part)
+            else:
+                self.copy(part)
+                self.advance(part.nbytes)
+
+    def send(self, part: Piece) -> None:
+        stream = stream_of(part.device)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            self.copy(part)
+            event.record(stream)
+        self.sent.append((event, part.nbytes))
+        self.on_the_way += part.nbytes
+        while self.patient and self.on_the_way > _ON_THE_WAY:
+            event, nbytes = self.sent.popleft()
+            event.synchronize()
+            self.on_the_way -= nbytes
+            self.advance(nbytes)
+
+    def copy(self, part: Piece) -> None:
+        to, come_from = (part.here(), part.there()) if self.down else (part.there(), part.here())
+        to.copy_(come_from, non_blocking=True)
+
+
+def _within_chunks(run: Piece) -> Iterator[Piece]:
+    """The run, cut where one locked chunk of the arena ends and the next begins."""
+    if run.seen is not None:
+        yield run
+        return
+    start, stop = run.offset, run.offset + run.nbytes
+    while start < stop:
+        end = min(stop, start // CHUNK * CHUNK + CHUNK)
+        yield run.part(start - run.offset, end - run.offset)
+        start = end
+
+
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def stream_of(device: torch.device) -> torch.cuda.Stream:
+    """The copy stream of a device, made once."""
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _streams[device]

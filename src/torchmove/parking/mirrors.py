@@ -1,0 +1,156 @@
+"""Mirrors: where in the arena the bytes of a block are kept, also while it is on its device, and whether they are
+true.
+
+A mirror belongs to the first tensor of its block and goes when that goes. It is true if nobody on the host can have
+written to it since it was copied up, and if on the device the block is where it was put, its versions are what they
+were, and so is its fingerprint. The versions are asked first, since they cost nothing; the fingerprint is the proof,
+since not every write changes a version.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from torchmove.parking.arena import Arena, Span
+from torchmove.parking.lanes import Piece
+
+Versions = tuple[int | None, ...]
+
+
+@dataclass(eq=False)
+class Run:
+    """Blocks that were put side by side on a device, and the fingerprint of what was put there."""
+
+    piece: Piece  # which shows nothing: that would keep the memory
+    fingerprint: Tensor
+    members: list[tuple[int, int]]  # their addresses and sizes, in order
+
+
+class Truth(NamedTuple):
+    """What the device showed when the block had been copied up."""
+
+    address: int
+    versions: Versions
+    run: Run
+
+
+class _Ref(weakref.ref[Tensor]):
+    __slots__ = ("key",)
+    key: int
+
+
+@dataclass(eq=False)
+class Mirror:
+    span: Span
+    tensor: _Ref
+    group: int  # blocks of one group change together, or do not
+    lent: weakref.ref[memoryview] | None = None
+    truth: Truth | None = None
+
+    @property
+    def is_lent(self) -> bool:
+        """Does a storage look at it? Also somebody else's, who read the state while it was parked."""
+        return self.lent is not None and self.lent() is not None
+
+    def lend(self) -> memoryview:
+        view = self.span.lend()
+        self.lent = weakref.ref(view)
+        return view
+
+
+class Wanted(NamedTuple):
+    """A tensor whose block needs a mirror."""
+
+    tensor: Tensor
+    nbytes: int
+    group: int
+
+
+class Mirrors:
+    """All of this process, by the tensor they belong to."""
+
+    def __init__(self) -> None:
+        self.arena = Arena()
+        self.guard = threading.RLock()
+        self._known: dict[int, Mirror] = {}
+        self._dead: deque[_Ref] = deque()
+        self._lingering: list[Mirror] = []  # nobody's any more, but still looked at
+
+    def of(self, tensor: Tensor) -> Mirror | None:
+        mirror = self._known.get(id(tensor))
+        return mirror if mirror is not None and mirror.tensor() is tensor else None
+
+    def reserve(self, wanted: Sequence[Wanted], *, locked: bool, most: int | None) -> None:
+        """See that each tensor has a mirror of its size, as far as `most` bytes of arena allow."""
+        self.sweep()
+        missing: list[Wanted] = []
+        outgrown: list[Mirror] = []
+        for each in wanted:
+            mirror = self.of(each.tensor)
+            fits = mirror is not None and mirror.span.nbytes == each.nbytes and mirror.span.extent.locked == locked
+            if mirror is None or not fits or mirror.is_lent:
+                missing.append(each)
+                outgrown += [] if mirror is None else [mirror]
+        self._drop(outgrown)
+        spans = self.arena.take([each.nbytes for each in missing], locked=locked, most=most)
+        for each, span in zip(missing, spans, strict=True):
+            if span is not None:
+                ref = _Ref(each.tensor, self._dead.append)
+                ref.key = id(each.tensor)
+                self._known[ref.key] = Mirror(span, ref, each.group)
+
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        self._drop([mirror for mirror in map(self.of, tensors) if mirror is not None])
+
+    def sweep(self) -> None:
+        """Take back what belonged to tensors that are gone."""
+        gone: list[Mirror] = []
+        while self._dead:
+            ref = self._dead.popleft()
+            mirror = self._known.get(ref.key)
+            if mirror is not None and mirror.tensor is ref:
+                gone.append(mirror)
+        self._drop(gone)
+        done = [mirror for mirror in self._lingering if not mirror.is_lent]
+        if done:
+            self._lingering = [mirror for mirror in self._lingering if mirror.is_lent]
+            self.arena.give_back(mirror.span for mirror in done)
+
+    def _drop(self, mirrors: Sequence[Mirror]) -> None:
+        for mirror in mirrors:
+            self._known.pop(mirror.tensor.key, None)
+            mirror.truth = None
+        self._lingering += [mirror for mirror in mirrors if mirror.is_lent]
+        self.arena.give_back(mirror.span for mirror in mirrors if not mirror.is_lent)
+
+    def idle_bytes(self) -> int:
+        """What a state could be parked in without any new memory, or with what others keep for the next time."""
+        self.sweep()
+        return self.arena.free_bytes + sum(each.span.nbytes for each in self._known.values() if not each.is_lent)
+
+    def release(self) -> None:
+        """Give back all in which nothing is parked."""
+        with self.guard:
+            self.sweep()
+            self._drop([mirror for mirror in self._known.values() if not mirror.is_lent])
+            self.arena.shrink()
+
+
+mirrors = Mirrors()
+
+
+def _forget() -> None:
+    """In a forked child: what is locked is not its own. What is parked can be read there as before."""
+    mirrors.__init__()  # type: ignore[misc]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

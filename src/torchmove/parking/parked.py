@@ -1,0 +1,274 @@
+"""Parked: a state that has given its devices away for a while, and knows the way back."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmove import _apply, _devices, _freeing, _move, _plan, _survey
+from torchmove._collector import without_collector
+from torchmove._errors import MoveRefused
+from torchmove._records import Inventory, Note, Plan, Receipt, Refusal, Repoint
+from torchmove._storage import plain_torch
+from torchmove.parking.down import Down
+from torchmove.parking.mirrors import mirrors
+from torchmove.parking.up import Up
+from torchmove.report import Reported, Sheet, counted, readable_bytes
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Homes:
+    """Where everything was: each tensor's device, None for what was not parked, and the remembered devices."""
+
+    tensors: Mapping[int, tuple[weakref.ref[Tensor], torch.device | None]]
+    repoints: tuple[Repoint, ...]
+    main: torch.device | None  # where most of it was
+
+    def of(self, tensor: Tensor) -> tuple[bool, torch.device | None]:
+        """Was it there, and where is it to go?"""
+        found = self.tensors.get(id(tensor))
+        return (True, found[1]) if found is not None and found[0]() is tensor else (False, None)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Parked(Reported):
+    """What was parked, what that set free, and what had to travel. `wake()` brings everything back where it was."""
+
+    receipt: Receipt
+    freed: dict[torch.device, int]  # bytes that each device got back, measured
+    copied_bytes: int
+    unchanged_bytes: int  # their host copy was still true
+    ordinary_bytes: int  # in ordinary memory, not in the arena
+    notes: tuple[Note, ...]
+    homes: Homes = field(compare=False)
+    objects: dict[str, Any] = field(compare=False)
+    _awake: list[Receipt] = field(default_factory=list)
+
+    @property
+    def freed_bytes(self) -> int:
+        """What the devices got back, as they say themselves: another process can have it."""
+        return sum(self.freed.values())
+
+    @property
+    def is_parked(self) -> bool:
+        return not self._awake
+
+    def wake(self, *, progress: bool = True) -> Receipt:
+        """Bring everything back where it was: all of it, or nothing, and then it is still parked.
+
+        Raises MoveRefused if a device has no room for it now. A second call does nothing.
+        """
+        if self._awake:
+            return self._awake[0]
+        began = time.perf_counter()
+        plan = waking_plan(self)
+        if plan.refusals:
+            raise MoveRefused(plan.refusals)
+        up = Up(plan.inventory.slots)
+        job = _apply.Job(plan, up, "woken", _move.proof_of(plan))
+        self.has_woken(_move.carried_out(job, began=began, progress=progress)[0], up)
+        return self._awake[0]
+
+    def has_woken(self, receipt: Receipt, up: Up) -> None:
+        up.remember()
+        self._awake.append(receipt)
+
+    def sheet(self) -> Sheet:
+        names, plan = ", ".join(self.objects), self.receipt.plan
+        if not plan.moves:
+            return Sheet(f"{names}: all on the CPU already, nothing to park", ())
+        state = "parked" if self.is_parked else "was parked, is back"
+        title = (
+            f"{names}: {state}: {counted(plan.tensors, 'tensor')}, {readable_bytes(plan.nbytes)} in "
+            f"{self.receipt.seconds:.3g} s"
+        )
+        lines = [f"{device} got {readable_bytes(nbytes)} back" for device, nbytes in self.freed.items()]
+        lines.append(f"{readable_bytes(self.copied_bytes + self.ordinary_bytes)} travelled")
+        if self.unchanged_bytes:
+            lines[-1] += f", {readable_bytes(self.unchanged_bytes)} had not changed"
+        lines += map(str, self.notes)
+        return Sheet(title, tuple(lines), self.receipt.sheet().tables)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "is_parked": self.is_parked,
+            "freed_bytes": self.freed_bytes,
+            "freed": {str(device): nbytes for device, nbytes in self.freed.items()},
+            "copied_bytes": self.copied_bytes,
+            "unchanged_bytes": self.unchanged_bytes,
+            "ordinary_bytes": self.ordinary_bytes,
+            "notes": [note._asdict() for note in self.notes],
+            "receipt": self.receipt.facts(),
+        }
+
+
+# ---------------------------------------------------------------- there
+
+
+def park(*objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None, progress: bool = True) -> Parked:
+    """Take a state off its devices, give their memory back to the driver, and remember the way back.
+
+    While it is parked, its tensors are on the CPU and can be read, saved and even trained there. `parked.wake()`
+    brings all of it back where it was. What is in `keep` stays. The host memory is page-locked where there is a CUDA
+    device, and kept for the next time; only what changed since it woke travels again. `host_bytes` is the most of it
+    that may be had: what does not fit goes to ordinary memory, more slowly. `tm.release()` gives it back.
+
+    All or nothing, as `tm.move`, with the same errors.
+    """
+    return park_named(_move.given(objects), keep, host_bytes, progress)
+
+
+class parked:  # noqa: N801  # reads as the block it opens
+    """`with tm.parked(model, optimizer):` parks a state, and wakes it at the end of the block, come what may."""
+
+    def __init__(
+        self, *objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None, progress: bool = True
+    ) -> None:
+        self._named, self._options = _move.given(objects), (keep, host_bytes, progress)
+        self._parked: Parked | None = None
+
+    def __enter__(self) -> Parked:
+        if self._parked is not None:
+            raise RuntimeError("this block is open already: make another with tm.parked(...)")
+        self._parked = park_named(self._named, *self._options)
+        return self._parked
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left, self._parked = self._parked, None
+        if left is not None:
+            left.wake(progress=self._options[2])
+
+
+def park_named(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None, progress: bool) -> Parked:
+    began = time.perf_counter()
+    job, down = parking(objects, keep, host_bytes)
+    homes, before = homes_of(job.plan), free_now(job.plan)
+    receipt = _move.carried_out(job, began=began, progress=progress)[0]
+    return has_parked(receipt, down, objects, homes, before, began)
+
+
+def parking(
+    objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None, *, patient: bool = True
+) -> tuple[_apply.Job, Down]:
+    if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
+        raise ValueError(f"host_bytes is a number of bytes, not {host_bytes!r}")
+    _freeing.wait()
+    plan = _move.plan_for(objects, _CPU, keep, _free_with_arena)
+    if plan.refusals:
+        raise MoveRefused(plan.refusals)
+    down = Down(plan.inventory.slots, host_bytes=host_bytes, patient=patient)
+    return _apply.Job(plan, down, "parked", _move.proof_of(plan)), down
+
+
+def _free_with_arena(device: torch.device) -> int | None:
+    free = _devices.free_bytes(device)
+    with mirrors.guard:
+        return free + mirrors.idle_bytes() if free is not None and device.type == "cpu" else free
+
+
+def homes_of(plan: Plan) -> Homes:
+    slots, moving = plan.inventory.slots, {*plan.moves.slots()}
+    homes = zip(slots.tensors, slots.looks.devices, strict=True)
+    known = {
+        id(tensor): (weakref.ref(tensor), home if index in moving else None)
+        for index, (tensor, home) in enumerate(homes)
+    }
+    weight: Counter[torch.device] = Counter()
+    for (home, _), indices in plan.moves.ways.items():
+        weight[home] += sum(plan.moves.nbytes[index] for index in indices)
+    main = weight.most_common(1)[0][0] if weight else None
+    return Homes(known, plan.repoints, main)
+
+
+def free_now(plan: Plan) -> dict[torch.device, int | None]:
+    """What the driver has to give on each device that is left."""
+    return {home: _devices.driver_free_bytes(home) for home in sorted({home for home, _ in plan.moves.ways}, key=str)}
+
+
+def has_parked(
+    receipt: Receipt,
+    down: Down,
+    objects: dict[str, Any],
+    homes: Homes,
+    before: Mapping[torch.device, int | None],
+    began: float,
+) -> Parked:
+    freed: dict[torch.device, int] = {}
+    for device, was in before.items():
+        _devices.give_back_cache(device)
+        now = _devices.driver_free_bytes(device)
+        if was is not None and now is not None:
+            freed[device] = now - was
+    notes = []
+    if down.ordinary_bytes and down.why:
+        why = f"{readable_bytes(down.ordinary_bytes)} went to ordinary memory, which is slower: {down.why}"
+        notes.append(Note("N050", ", ".join(objects), why))
+    return Parked(
+        receipt=replace(receipt, seconds=time.perf_counter() - began),
+        freed=freed,
+        copied_bytes=down.copied_bytes,
+        unchanged_bytes=down.unchanged_bytes,
+        ordinary_bytes=down.ordinary_bytes,
+        notes=tuple(notes),
+        homes=homes,
+        objects=objects,
+    )
+
+
+# ---------------------------------------------------------------- and back
+
+
+def waking_plan(parked: Parked) -> Plan:
+    _freeing.wait()
+    with plain_torch(), without_collector():
+        inventory = _survey.survey(parked.objects)
+        target, keep = parked.homes.main or _CPU, _move.keep_of(parked.objects, ())
+        back = _plan.Back(_placement(inventory, parked.homes), _repoints(parked.homes))
+        plan = _plan.plan(inventory, target, keep=keep, free_bytes=_devices.free_bytes, back=back)
+    return replace(plan, refusals=tuple(map(_still_parked, plan.refusals)))
+
+
+def _still_parked(refusal: Refusal) -> Refusal:
+    if refusal.code != "R042":
+        return refusal
+    return refusal._replace(remedy="free some there and wake it again: it is still parked")
+
+
+def _placement(inventory: Inventory, homes: Homes) -> list[torch.device]:
+    """Back where it was. What has come since goes where a move would put it; a gradient to its parameter."""
+    slots = inventory.slots
+    placement = list(slots.looks.devices)
+    new: list[int] = []
+    for index, tensor in enumerate(slots.tensors):
+        was_there, home = homes.of(tensor)
+        if not was_there:
+            new.append(index)
+        elif home is not None:
+            placement[index] = home
+    if new and homes.main is not None:
+        would = _plan.Places(inventory, homes.main, _move.keep_of({}, ())).all()
+        for index in new:
+            placement[index] = would[index]
+        for index, tensor in enumerate(slots.tensors):
+            gradient = tensor.grad if tensor.is_leaf else None
+            at = inventory.number.get(id(gradient))
+            if at is not None and gradient is not None and not homes.of(gradient)[0]:
+                placement[at] = placement[index]
+    return placement
+
+
+def _repoints(homes: Homes) -> list[Repoint]:
+    """The remembered devices, as they were."""
+    return [Repoint(value._replace(value=new), value.value) for value, new in homes.repoints]

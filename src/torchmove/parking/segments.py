@@ -1,0 +1,57 @@
+"""Room on a CUDA device for what wakes: few large pieces of memory, cut by torch's allocator into the blocks.
+
+Asking the driver for every block takes as long as a quarter of the way, and giving each back too. A piece is asked
+for, handed to torch's cache, and the blocks, which are asked for next, are cut from it, one behind the other. Each is
+torch's own, with a storage of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmove.parking.arena import rounded
+
+SMALL_BYTES = 1 << 20  # blocks up to this size torch keeps apart
+_SEGMENT = 1 << 30
+_STEP, _LEAST = 2 << 20, 10 << 20  # torch asks the driver for multiples of the one, from the other on
+
+# What is left of a segment behind its last block is taken too: a stranger in it would keep all of it from the driver.
+fillers: dict[torch.device, list[Tensor]] = {}
+
+
+class Room(NamedTuple):
+    """What a block needs; blocks of different groups do not share a segment."""
+
+    nbytes: int
+    group: int
+    make: Callable[[], Tensor]
+
+
+def rooms(wanted: Sequence[Room], device: torch.device) -> Iterator[Tensor]:
+    """Make them, in order."""
+    for segment in _segments(wanted):
+        nbytes = sum(rounded(room.nbytes) for room in segment if room.nbytes > SMALL_BYTES)
+        if nbytes:
+            torch.empty(nbytes, dtype=torch.uint8, device=device)  # and let go of at once
+        for room in segment:
+            yield room.make()
+        left = -nbytes % _STEP
+        if nbytes >= _LEAST and left > SMALL_BYTES:
+            fillers.setdefault(device, []).append(torch.empty(left, dtype=torch.uint8, device=device))
+
+
+def _segments(wanted: Sequence[Room]) -> Iterator[list[Room]]:
+    segment: list[Room] = []
+    nbytes = 0
+    for room in wanted:
+        if segment and (segment[-1].group != room.group or nbytes + room.nbytes > _SEGMENT):
+            yield segment
+            segment, nbytes = [], 0
+        segment.append(room)
+        nbytes += room.nbytes
+    if segment:
+        yield segment

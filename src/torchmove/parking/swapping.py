@@ -1,0 +1,107 @@
+"""One state leaves its device while another comes: the link carries both ways at once."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from torchmove import _apply, _devices, _move
+from torchmove._errors import MoveRefused
+from torchmove._names import names_of
+from torchmove._records import Plan, Receipt
+from torchmove.parking.parked import (
+    Homes,
+    Parked,
+    free_now,
+    has_parked,
+    homes_of,
+    park_named,
+    parking,
+    waking_plan,
+)
+from torchmove.parking.up import Up
+from torchmove.report import Reported, Sheet
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Swap(Reported):
+    """What left, with the way back, and the receipt of what came."""
+
+    parked: Parked
+    receipt: Receipt
+    at_once: bool  # there was room for both
+
+    def sheet(self) -> Sheet:
+        how = "at the same time" if self.at_once else "one after the other: there was no room for both"
+        return Sheet(f"swapped {how}", (self.parked.sheet().title, self.receipt.sheet().title))
+
+    def facts(self) -> dict[str, Any]:
+        return {"at_once": self.at_once, "parked": self.parked.facts(), "receipt": self.receipt.facts()}
+
+
+def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool = True) -> Swap:
+    """Park one state and bring another to its place, both or neither.
+
+    `out` is an object, or a list or tuple of them. `into` is what `tm.park` returned, which goes back where it was, or
+    objects on the CPU, which go where `out` was. Where the device has room for both they cross on the way.
+    """
+    frame = sys._getframe(1)
+    leaving, began = names_of(_several(out), frame), time.perf_counter()
+    coming = into if isinstance(into, Parked) else names_of(_several(into), frame)
+    down_job, down = parking(leaving, (), host_bytes, patient=False)
+    homes, before = homes_of(down_job.plan), free_now(down_job.plan)
+    plan = _plan_of(coming, homes)
+    if _hindered(plan, down_job.plan):
+        raise MoveRefused(plan.refusals)
+    if plan.refusals:
+        return _one_by_one(leaving, coming, host_bytes, progress)
+    up = Up(plan.inventory.slots, patient=False)
+    # The one that comes is sent first: to make room for the other in host memory may take a while, the first time.
+    up_job = _apply.Job(plan, up, "swapped", _move.proof_of(plan))
+    receipts = _move.carried_out(up_job, down_job, began=began, progress=progress)
+    if isinstance(coming, Parked):
+        coming.has_woken(receipts[0], up)
+    return Swap(has_parked(receipts[1], down, leaving, homes, before, began), receipts[0], at_once=True)
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    return tuple(given) if isinstance(given, (list, tuple)) else (given,)
+
+
+def _plan_of(coming: Parked | dict[str, Any], homes: Homes) -> Plan:
+    if isinstance(coming, Parked):
+        return waking_plan(coming)
+    target = homes.main or _devices.target("auto")
+    return _move.plan_for(coming, target, (), _devices.free_bytes)
+
+
+def _hindered(coming: Plan, leaving: Plan) -> bool:
+    """Would it not come even if the other were gone?"""
+    if any(refusal.code != "R042" for refusal in coming.refusals):
+        return True
+    leaves = {
+        home: sum(leaving.moves.nbytes[index] for index in each) for (home, _), each in leaving.moves.ways.items()
+    }
+    return any(
+        room.has_bytes is not None and room.needs_bytes > room.has_bytes + leaves.get(room.device, 0)
+        for room in coming.rooms
+    )
+
+
+def _one_by_one(
+    leaving: dict[str, Any], coming: Parked | dict[str, Any], host_bytes: int | None, progress: bool
+) -> Swap:
+    """First one, then the other; and back with the first, if the other cannot come."""
+    parked = park_named(leaving, (), host_bytes, progress)
+    try:
+        if isinstance(coming, Parked):
+            receipt = coming.wake(progress=progress)
+        else:
+            target = parked.homes.main or _devices.target("auto")
+            receipt = _move.move_named(coming, target, progress=progress)
+    except BaseException:
+        parked.wake(progress=progress)
+        raise
+    return Swap(parked, receipt, at_once=False)

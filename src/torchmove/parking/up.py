@@ -1,0 +1,146 @@
+"""From the arena back to the devices, and what is remembered there, so that next time only what changed travels."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmove import movers
+from torchmove._records import Advance, Load, Slots
+from torchmove._storage import bytes_of, has_storage, packed
+from torchmove.parking.down import versions_of
+from torchmove.parking.fingerprints import fingerprint
+from torchmove.parking.lanes import Lane, Piece, is_addressed, runs, stream_of
+from torchmove.parking.mirrors import Mirror, Run, Truth, mirrors
+from torchmove.parking.segments import Room, rooms
+
+
+class _Item(NamedTuple):
+    """A block on its way up."""
+
+    number: int  # in the load
+    source: Tensor
+    target: torch.device
+    mirror: Mirror
+    nbytes: int  # that are reached
+    places: Sequence[tuple[int, int, int]]  # where they are in the mirror, and where they go in the copy
+    slots: tuple[int, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.places[0][:2] == (0, self.mirror.span.nbytes)
+
+    def pieces(self, copy: Tensor) -> Iterator[Piece]:
+        address = copy.untyped_storage().data_ptr()
+        for start, stop, begin in self.places:
+            seen = None if is_addressed(self.target) else bytes_of(copy, begin, begin + stop - start)
+            span = self.mirror.span
+            yield Piece(self.target, address + begin, span.extent, span.offset + start, stop - start, seen)
+
+
+class Up:
+    """A mover. What is not in the arena comes as it would in any move."""
+
+    name = "arena"
+
+    def __init__(self, slots: Slots, *, patient: bool = True) -> None:
+        self.slots, self.patient = slots, patient
+        self._arrived: list[tuple[_Item, int, Run]] = []
+
+    def copy(self, load: Load, advance: Advance) -> list[Tensor]:
+        with mirrors.guard:
+            copies: list[Tensor | None] = [None] * len(load)
+            items = sorted(self.items(load), key=_order)
+            for target in {item.target for item in items}:
+                those = [item for item in items if item.target == target]
+                self.make_room(those, target, load, copies)
+                self.carry(those, copies, Lane(advance, down=False, patient=self.patient))
+            others = [index for index, copy in enumerate(copies) if copy is None]
+            if others:
+                part = load.some(others)
+                made = movers.choose("auto", part.moves).mover.copy(part, advance)
+                for index, copy in zip(others, made, strict=True):
+                    copies[index] = copy
+            return [copy for copy in copies if copy is not None]
+
+    def items(self, load: Load) -> Iterator[_Item]:
+        special = load.moves.blocks.special
+        for (home, target), indices in load.moves.ways.items():
+            if home.type != "cpu" or not has_storage(target.type):
+                continue
+            for index in indices:
+                first, source = load.moves.firsts[index], load.sources[index]
+                mirror = mirrors.of(source)
+                if mirror is None or load.moves.nbytes[index] == 0:
+                    continue
+                storage, span = source.untyped_storage(), mirror.span
+                if (storage.data_ptr(), storage.nbytes()) != (span.address, span.nbytes):
+                    continue
+                block = special.get(first)
+                places, size = ([(0, span.nbytes, 0)], span.nbytes) if block is None else packed(block.spans)
+                slots = (first,) if block is None else block.slots
+                yield _Item(index, source, target, mirror, size, places, slots)
+
+    def make_room(self, items: Sequence[_Item], target: torch.device, load: Load, copies: list[Tensor | None]) -> None:
+        wanted = [
+            Room(each.nbytes, each.mirror.group, partial(_empty, each, load.dense[each.number])) for each in items
+        ]
+        made = rooms(wanted, target) if is_addressed(target) else (room.make() for room in wanted)
+        for item, copy in zip(items, made, strict=True):
+            copies[item.number] = copy
+        if is_addressed(target):
+            torch.cuda.synchronize(target)  # whoever used that memory before is done with it
+
+    def carry(self, items: Sequence[_Item], copies: Sequence[Tensor | None], lane: Lane) -> None:
+        at: list[tuple[_Item, Piece]] = []
+        for item in items:
+            copy = copies[item.number]
+            assert copy is not None
+            at += ((item, piece) for piece in item.pieces(copy))
+        at.sort(key=lambda pair: pair[1].address)
+        joined = runs(piece for _, piece in at)
+        arrived: list[Run | None] = []
+        for run in joined:
+            lane.carry(run)
+            found = _fingerprint(run)
+            arrived.append(None if found is None else Run(run._replace(seen=None), found, []))
+        starts = [run.address for run in joined]
+        for item, piece in at:
+            its = arrived[bisect_right(starts, piece.address) - 1]
+            if its is not None and item.is_whole:
+                its.members.append((piece.address, piece.nbytes))
+                self._arrived.append((item, piece.address, its))
+
+    def remember(self) -> None:
+        """After the commit: what is on the device now is what the mirrors show, unless somebody else looks at
+        those."""
+        with mirrors.guard:
+            for item, address, run in self._arrived:
+                if not item.mirror.is_lent:
+                    item.mirror.truth = Truth(address, versions_of(self.slots, item.slots), run)
+            self._arrived.clear()
+
+
+def _order(item: _Item) -> tuple[int, int]:
+    return item.mirror.span.extent.address, item.mirror.span.offset
+
+
+def _empty(item: _Item, dense: bool) -> Tensor:
+    shape, dtype = (item.source.shape, item.source.dtype) if dense else ((item.nbytes,), torch.uint8)
+    return torch.empty(shape, dtype=dtype, device=item.target)
+
+
+def _fingerprint(run: Piece) -> Tensor | None:
+    """On CUDA in the order of the copy stream, while the next run is on its way. None: there is no room for it."""
+    stream = torch.cuda.stream(stream_of(run.device)) if is_addressed(run.device) else nullcontext()
+    try:
+        with stream:
+            return fingerprint(run.there())
+    except torch.OutOfMemoryError:
+        return None  # a full card: next time all of the run will travel

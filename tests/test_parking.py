@@ -1,0 +1,598 @@
+"""Parking: off the device and back, bit for bit; only what changed travels; nothing is lost when something fails."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from laws import addresses, assert_same, trace
+from torch import Tensor, nn
+from zoo import ZOO, State
+
+import torchmove as tm
+from torchmove.parking import arena, down, fingerprints, lanes, up
+from torchmove.parking.mirrors import mirrors
+from torchmove.staging import CannotLock
+
+DEVICES = ["twin:0", pytest.param("cuda:0", marks=pytest.mark.cuda)]
+WORKS = {
+    "AdamW foreach": lambda parameters: torch.optim.AdamW(parameters, foreach=True),
+    "AdamW fused": lambda parameters: torch.optim.AdamW(parameters, fused=True),
+    "SGD momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.001, momentum=0.9),
+}
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    tm.release()
+    yield torch.device(request.param)
+    gc.collect()
+    tm.release()
+
+
+def everywhere(state: State) -> dict[str, Tensor]:
+    return {**state.moves, **state.stays}
+
+
+def trained(device: torch.device, make: Any = WORKS["SGD momentum"]) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 2)).to(device)
+    optimizer = make(model.parameters())
+    step(model, optimizer, 0)
+    return model, optimizer
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    place = next(model.parameters()).device
+    batch = torch.randn(4, 8, generator=torch.Generator().manual_seed(number)).to(place)
+    optimizer.zero_grad()
+    model(batch).pow(2).sum().backward()
+    optimizer.step()
+
+
+def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    found = dict(model.named_parameters())
+    for name, parameter in model.named_parameters():
+        found |= {f"{name} {key}": value for key, value in optimizer.state[parameter].items() if value is not None}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+# ---------------------------------------------------------------- the laws
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_off_the_device_and_back_is_the_same_state_bit_for_bit(name, device):
+    torch.manual_seed(0)
+    state = ZOO[name]()
+    tm.move(*state.objects, to=device)
+    before = trace(everywhere(state))
+    for _ in range(2):
+        parked = tm.park(*state.objects)
+        assert_same(before, trace(everywhere(state)))
+        assert {tensor.device.type for tensor in everywhere(state).values()} <= {"cpu"}
+        parked.wake()
+        assert_same(before, trace(everywhere(state)))
+        assert {tensor.device for tensor in state.moves.values()} <= {device}
+        assert {tensor.device.type for tensor in state.stays.values()} <= {"cpu"}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_what_has_not_changed_does_not_travel(name, device):
+    torch.manual_seed(0)
+    state = ZOO[name]()
+    tm.move(*state.objects, to=device)
+    first = tm.park(*state.objects)
+    assert first.unchanged_bytes == 0
+    first.wake()
+    again = tm.park(*state.objects)
+    reached = first.copied_bytes
+    assert again.unchanged_bytes <= reached
+    if name not in ("lstm", "recurrent"):
+        assert again.unchanged_bytes + again.copied_bytes == reached
+    again.wake()
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_training_with_a_rest_after_every_step_is_training(work, device):
+    rested, model = (trained(device, WORKS[work]) for _ in range(2))
+    for number in range(1, 51):
+        step(*rested, number)
+        tm.park(*rested).wake()
+        step(*model, number)
+    a, b = tensors_of(*rested), tensors_of(*model)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name].cpu(), b[name].cpu()) for name in a)
+    assert {name: value.device for name, value in a.items()} == {name: value.device for name, value in b.items()}
+
+
+def test_memory_comes_free_and_is_measured(device):
+    module = torch.get_device_module(device)
+    model = nn.Linear(2048, 2048).to(device)
+    parked = tm.park(model)
+    assert parked.freed_bytes >= 2048 * 2048 * 4
+    assert parked.receipt.held == ()
+    free = module.mem_get_info(device)[0]
+    parked.wake()
+    assert module.mem_get_info(device)[0] < free
+    assert "got" in str(parked)
+    assert parked.facts()["freed_bytes"] == parked.freed_bytes
+
+
+def test_who_still_holds_memory_is_said(device):
+    model = nn.Linear(512, 512).to(device)
+    window = model.weight.detach()[3]
+    parked = tm.park(model)
+    assert [str(held.path) for held in parked.receipt.held] == ["model.weight"]
+    assert window.device == device
+    parked.wake()
+
+
+# ---------------------------------------------------------------- what changed
+
+
+def written(tensor: Tensor) -> None:
+    with torch.no_grad():
+        tensor[0].add_(1)
+
+
+def written_past_the_version(tensor: Tensor) -> None:
+    tensor.data[0].add_(1)
+
+
+def written_by_address(tensor: Tensor) -> None:
+    """As a kernel does that torch knows nothing of."""
+    alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+        tensor.untyped_storage(), 0, tensor.shape, tensor.stride()
+    )
+    alias[-1, -1] += 1
+
+
+def two_words_changed_places(tensor: Tensor) -> None:
+    flat = tensor.data.view(-1)
+    flat[:4] = flat[:4].roll(2)
+
+
+@pytest.mark.parametrize("write", [written, written_past_the_version, written_by_address, two_words_changed_places])
+def test_every_write_is_found(write, device):
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8))).to(device)
+    with tm.parked(model):
+        pass
+    write(model[3].weight)
+    expected = {name: value.detach().cpu().clone() for name, value in model.named_parameters()}
+    with tm.parked(model) as parked:
+        assert parked.copied_bytes >= model[3].weight.nbytes
+        assert all(torch.equal(value, expected[name]) for name, value in model.named_parameters())
+    assert all(torch.equal(value.cpu(), expected[name]) for name, value in model.named_parameters())
+
+
+def test_frozen_weights_do_not_travel(device):
+    model = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600)).to(device)
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with tm.parked(model, optimizer):
+        pass
+    model(torch.ones(2, 600, device=device)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with tm.parked(model, optimizer) as parked:
+        assert parked.unchanged_bytes == sum(each.nbytes for each in model[0].parameters())
+        assert parked.copied_bytes == sum(each.nbytes for each in model[1].parameters())
+
+
+def test_the_fingerprint_finds_any_bit_and_any_exchange():
+    torch.manual_seed(0)
+    flat = torch.randint(0, 256, (3 * fingerprints.MIB + 12345,), dtype=torch.uint8)
+    before = fingerprints.fingerprint(flat)
+    assert before.shape == (4, 2)
+    for at in [0, 1, 4095, 4096, fingerprints.MIB - 1, fingerprints.MIB, 3 * fingerprints.MIB, len(flat) - 1]:
+        changed = flat.clone()
+        changed[at] ^= 1 << random.Random(at).randrange(8)
+        differs = (fingerprints.fingerprint(changed) != before).any(1)
+        assert differs.nonzero().flatten().tolist() == [at // fingerprints.MIB]
+    words = flat[: 3 * fingerprints.MIB].view(torch.int64)
+    for one, other in [(0, 1), (0, 512), (5, 513), (1023, 131071)]:
+        changed = words.clone()
+        changed[[one, other]] = words[[other, one]]
+        assert (fingerprints.fingerprint(changed.view(torch.uint8))[:3] != before[:3]).any()
+
+
+# ---------------------------------------------------------------- while it is parked
+
+
+def test_a_parked_state_can_be_read_saved_surveyed_and_trained(device):
+    model, optimizer = trained(device)
+    with tm.parked(model, optimizer):
+        assert {slot.device.type for slot in tm.survey(model, optimizer).slots} == {"cpu"}
+        file = io.BytesIO()
+        torch.save(model[0].weight, file)
+        assert len(file.getvalue()) < model[0].weight.nbytes + 5000
+        step(model, optimizer, 1)
+        expected = {name: value.detach().clone() for name, value in tensors_of(model, optimizer).items()}
+    assert all(torch.equal(value.cpu(), expected[name]) for name, value in tensors_of(model, optimizer).items())
+    assert {value.grad.device for value in model.parameters()} == {device}
+    step(model, optimizer, 2)
+
+
+def test_what_was_read_while_it_was_parked_belongs_to_the_reader(device):
+    model = nn.Linear(64, 64).to(device)
+    with tm.parked(model):
+        kept = model.state_dict()
+    before = kept["weight"].clone()
+    with torch.no_grad():
+        model.weight.fill_(3)
+    with tm.parked(model):
+        assert torch.equal(kept["weight"], before)
+        assert torch.equal(model.weight.detach(), torch.full((64, 64), 3.0))
+    assert torch.equal(kept["weight"], before)
+
+
+def test_a_mirror_that_others_could_write_to_is_not_trusted(device):
+    model = nn.Linear(64, 64).to(device)
+    before = model.weight.detach().cpu().clone()
+    with tm.parked(model):
+        kept = model.state_dict()
+    kept["weight"].zero_()
+    del kept
+    with tm.parked(model):
+        assert torch.equal(model.weight.detach(), before)
+    assert torch.equal(model.weight.detach().cpu(), before)
+
+
+def test_what_is_new_wakes_beside_what_it_belongs_to(device):
+    model = nn.Linear(8, 8).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with tm.parked(model, optimizer):
+        model(torch.ones(1, 8)).sum().backward()
+        optimizer.step()
+    assert model.weight.grad.device == device
+    assert optimizer.state[model.weight]["exp_avg"].device == device
+    assert optimizer.state[model.weight]["step"].device.type == "cpu"
+
+
+def test_remembered_devices_are_as_before(device):
+    model = nn.Linear(4, 4).to(device)
+    model.device, model.extra_device = device, str(device)
+    with tm.parked(model):
+        assert model.device == torch.device("cpu")
+    assert (model.device, model.extra_device) == (device, str(device))
+
+
+def test_what_is_kept_stays_and_what_was_elsewhere_goes_back_there(twin):
+    models = [nn.Linear(8, 8).to(place) for place in ("twin:0", "twin:1", "cpu", "twin:0")]
+    models[1].device = torch.device("twin:1")
+    with tm.parked(models, keep=[models[3]]) as parked:
+        assert [str(model.weight.device) for model in models] == ["cpu", "cpu", "cpu", "twin:0"]
+        assert models[1].device == torch.device("cpu")
+    assert [str(model.weight.device) for model in models] == ["twin:0", "twin:1", "cpu", "twin:0"]
+    assert models[1].device == torch.device("twin:1")
+    assert {str(device) for device in parked.freed} == {"twin:0", "twin:1"}
+
+
+def test_a_second_wake_and_a_second_park_do_nothing(device):
+    model = nn.Linear(4, 4).to(device)
+    parked = tm.park(model)
+    nothing = tm.park(model)
+    assert nothing.freed_bytes == 0
+    assert "nothing to park" in str(nothing)
+    nothing.wake()
+    assert model.weight.device.type == "cpu"
+    receipt = parked.wake()
+    places = addresses(dict(model.named_parameters()))
+    assert parked.wake() is receipt
+    assert addresses(dict(model.named_parameters())) == places
+
+
+def test_one_who_moved_it_home_by_hand_finds_it_awake(device):
+    model = nn.Linear(4, 4).to(device)
+    parked = tm.park(model)
+    tm.move(model, to=device)
+    assert not parked.wake().plan.moves
+    assert model.weight.device == device
+
+
+def test_the_block_wakes_on_exceptions_too(device):
+    model = nn.Linear(4, 4).to(device)
+    with pytest.raises(KeyError), tm.parked(model):
+        raise KeyError
+    assert model.weight.device == device
+
+
+# ---------------------------------------------------------------- what can go wrong
+
+
+def test_no_room_at_wake_time(twin):
+    model = nn.Linear(64, 64).to("twin:0")
+    before = trace(dict(model.named_parameters()))
+    parked = tm.park(model)
+    twin.limit_bytes(1000)
+    with pytest.raises(tm.MoveRefused, match=r"needs .* has .*still parked"):
+        parked.wake()
+    assert parked.is_parked
+    assert model.weight.device.type == "cpu"
+    twin.limit_bytes(-1)
+    parked.wake()
+    assert not parked.is_parked
+    assert_same(before, trace(dict(model.named_parameters())))
+
+
+def make_it_fail(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int) -> None:
+    """The call of that number fails, once."""
+    real, calls = getattr(owner, name), iter(range(1, 1 << 30))
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if next(calls) == at:
+            raise RuntimeError("out of order")
+        return real(*args, **options)
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("way", ["park", "wake"])
+def test_a_fault_on_the_way_changes_nothing(way, share, device, monkeypatch):
+    monkeypatch.setattr(lanes, "_are_neighbours", lambda *_: False)  # so that there are pieces to fail at
+    model, optimizer = trained(device, WORKS["AdamW foreach"])
+    tensors = tensors_of(model, optimizer)
+    tm.park(model, optimizer).wake()
+    step(model, optimizer, 1)
+    before = trace(tensors)
+    pieces = sum(1 for value in tensors.values() if value.device == device)
+    with monkeypatch.context() as patch:
+        if way == "park":
+            make_it_fail(patch, lanes.Lane, "copy", max(1, int(pieces * share)))
+            with pytest.raises(tm.MoveFailed, match="out of order"):
+                tm.park(model, optimizer)
+            assert {value.device for value in model.parameters()} == {device}
+        else:
+            parked = tm.park(model, optimizer)
+            make_it_fail(patch, lanes.Lane, "copy", max(1, int(pieces * share)))
+            with pytest.raises(tm.MoveFailed, match="out of order"):
+                parked.wake()
+            assert parked.is_parked
+            assert {value.device.type for value in model.parameters()} == {"cpu"}
+        assert_same(before, trace(tensors))
+        if way == "wake":
+            parked.wake()
+        else:
+            tm.park(model, optimizer).wake()
+    assert_same(before, trace(tensors))
+    step(model, optimizer, 2)
+
+
+def test_every_allocation_of_a_wake_may_fail(twin):
+    model, optimizer = trained(torch.device("twin:0"), WORKS["AdamW foreach"])
+    tensors = tensors_of(model, optimizer)
+    before = trace(tensors)
+    parked = tm.park(model, optimizer)
+    used = twin.bytes_in_use()
+    failures = 0
+    for number in range(1, 100):
+        twin.fail_at(number)
+        try:
+            parked.wake()
+        except tm.MoveFailed:
+            failures += 1
+            assert twin.bytes_in_use() == used
+            assert_same(before, trace(tensors))
+        else:
+            break
+    twin.fail_at(0)
+    assert failures > 10
+    assert_same(before, trace(tensors))
+
+
+@pytest.mark.parametrize("way", ["park", "wake"])
+def test_ctrl_c_changes_nothing(way, device):
+    model, optimizer = trained(device, WORKS["AdamW foreach"])
+    tensors = tensors_of(model, optimizer)
+    chance = random.Random(0)
+    before = trace(tensors)
+    broken_off = 0
+    for _ in range(60):
+        parked = tm.park(model, optimizer) if way == "wake" else None
+        timer = threading.Timer(chance.uniform(0, 0.02), os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            parked = tm.park(model, optimizer) if parked is None else parked
+            if way == "wake":
+                parked.wake()
+            timer.join()
+        except KeyboardInterrupt:
+            broken_off += 1
+        timer.join()
+        assert_same(before, trace(tensors))
+        places = {value.device.type for value in model.parameters()}
+        assert len(places) == 1
+        if places == {"cpu"}:
+            tm.move(model, optimizer, to=device)
+    assert broken_off
+
+
+def test_what_cannot_be_locked_goes_to_ordinary_memory(monkeypatch, device):
+    monkeypatch.setattr(down, "is_addressed", lambda _: True)
+    monkeypatch.setattr(lanes, "is_addressed", lambda each: each.type == "cuda")
+    monkeypatch.setattr(arena, "CHUNK", arena._pages.HUGE_PAGE)
+    if device.type != "cuda":
+        pytest.skip("memory is locked for CUDA devices alone")
+    calls = iter(range(100))
+    real = arena.lock
+
+    def refuse(address: int, nbytes: int) -> None:
+        if next(calls):
+            raise CannotLock("the driver refused")
+        real(address, nbytes)
+
+    monkeypatch.setattr(arena, "lock", refuse)
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4))).to(device)
+    before = trace(dict(model.named_parameters()))
+    parked = tm.park(model)
+    assert parked.ordinary_bytes > 0
+    assert "ordinary memory" in str(parked)
+    assert_same(before, trace(dict(model.named_parameters())))
+    parked.wake()
+    assert_same(before, trace(dict(model.named_parameters())))
+
+
+def test_a_budget_of_host_memory_is_kept(device):
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4))).to(device)
+    before = trace(dict(model.named_parameters()))
+    parked = tm.park(model, host_bytes=3 * 64 * 64 * 4)
+    assert mirrors.arena.nbytes <= 3 * 64 * 64 * 4
+    assert parked.ordinary_bytes == 64 * 64 * 4
+    assert "host_bytes" in str(parked)
+    parked.wake()
+    assert_same(before, trace(dict(model.named_parameters())))
+    with pytest.raises(ValueError, match="host_bytes"):
+        tm.park(model, host_bytes=-1)
+
+
+# ---------------------------------------------------------------- the arena
+
+
+def in_use(device: torch.device) -> int:
+    module = torch.get_device_module(device)
+    return module.memory_allocated(device) if device.type == "cuda" else module.bytes_in_use()
+
+
+def test_a_thousand_cycles_take_no_more_memory_than_one(device):
+    model, optimizer = trained(device)
+    tm.park(model, optimizer).wake()
+    used, kept = in_use(device), mirrors.arena.nbytes
+    for _ in range(1000 if device.type != "cuda" else 100):
+        tm.park(model, optimizer).wake()
+    assert in_use(device) == used
+    assert mirrors.arena.nbytes == kept
+
+
+def test_the_memory_of_states_that_are_gone_is_used_again(device):
+    for _ in range(5):
+        model = nn.Linear(300, 300).to(device)
+        tm.park(model).wake()
+        size = mirrors.arena.nbytes
+        assert size <= 300 * 301 * 4 + 2 * arena.LINE
+        del model
+        gc.collect()
+
+
+def test_release_gives_back_all_but_what_is_parked(device):
+    awake, parked = nn.Linear(300, 300).to(device), nn.Linear(200, 200).to(device)
+    before = trace(dict(parked.named_parameters()))
+    tm.park(awake).wake()
+    handle = tm.park(parked)
+    tm.release()
+    assert mirrors.arena.nbytes < 250 * 250 * 4
+    assert_same(before, trace(dict(parked.named_parameters())))
+    tm.release()
+    handle.wake()
+    assert_same(before, trace(dict(parked.named_parameters())))
+    tm.release()
+    assert mirrors.arena.nbytes == 0
+
+
+def test_threads_park_states_of_their_own(device):
+    errors: list[BaseException] = []
+
+    def go(seed: int) -> None:
+        try:
+            model = nn.Linear(100 + seed, 100).to(device)
+            before = trace(dict(model.named_parameters()))
+            for _ in range(10):
+                with tm.parked(model, progress=False):
+                    assert_same(before, trace(dict(model.named_parameters())))
+            assert_same(before, trace(dict(model.named_parameters())))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=go, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_forked_child_reads_what_is_parked_and_may_end(device):
+    model = nn.Linear(64, 64).to(device)
+    expected = float(model.weight.detach().cpu().sum())
+    parked = tm.park(model)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if float(model.weight.detach().sum()) == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    parked.wake()
+    assert float(model.weight.detach().cpu().sum()) == expected
+
+
+# ---------------------------------------------------------------- swap
+
+
+def test_swap(device):
+    policy, reward = (nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 3)).to(device) for _ in range(2))
+    traces = [trace(dict(each.named_parameters())) for each in (policy, reward)]
+    resting = tm.park(reward)
+    for _ in range(2):
+        swapped = tm.swap(out=policy, into=resting)
+        assert swapped.at_once
+        assert {value.device for value in reward.parameters()} == {device}
+        assert {value.device.type for value in policy.parameters()} == {"cpu"}
+        again = tm.swap(out=reward, into=swapped.parked)
+        assert {value.device for value in policy.parameters()} == {device}
+        resting = again.parked
+        for each, before in zip((policy, reward), traces, strict=True):
+            assert_same(before, trace(dict(each.named_parameters())))
+    assert again.parked.unchanged_bytes
+    assert "swapped" in str(again)
+    assert again.facts()["at_once"]
+
+
+def test_swap_with_one_that_was_never_parked(device):
+    leaves, comes = nn.Linear(30, 30).to(device), nn.Linear(20, 20)
+    swapped = tm.swap(out=[leaves], into=comes)
+    assert comes.weight.device == device
+    assert leaves.weight.device.type == "cpu"
+    tm.swap(out=comes, into=swapped.parked)
+    assert leaves.weight.device == device
+
+
+def test_swap_where_there_is_room_for_one(twin):
+    policy, reward = nn.Linear(100, 100).to("twin:0"), nn.Linear(100, 100).to("twin:0")
+    resting = tm.park(reward)
+    twin.limit_bytes(60000)
+    swapped = tm.swap(out=policy, into=resting)
+    assert not swapped.at_once
+    assert reward.weight.device == torch.device("twin:0")
+    twin.limit_bytes(10)
+    with pytest.raises(tm.MoveRefused, match="R042"):
+        tm.swap(out=nn.Linear(2, 2).to("cpu"), into=swapped.parked)
+    assert policy.weight.device.type == "cpu"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_swap_that_fails_swaps_nothing(number, device, monkeypatch):
+    policy, reward = (nn.Linear(300, 300).to(device) for _ in range(2))
+    before = [trace(dict(each.named_parameters())) for each in (policy, reward)]
+    resting = tm.park(reward)
+    monkeypatch.setattr(lanes, "_are_neighbours", lambda *_: False)
+    with monkeypatch.context() as patch:
+        make_it_fail(patch, lanes.Lane, "copy", number)
+        with pytest.raises(tm.MoveFailed, match="out of order"):
+            tm.swap(out=policy, into=resting)
+    assert resting.is_parked
+    assert {value.device for value in policy.parameters()} == {device}
+    assert {value.device.type for value in reward.parameters()} == {"cpu"}
+    tm.swap(out=policy, into=resting)
+    for each, was in zip((policy, reward), before, strict=True):
+        assert_same(was, trace(dict(each.named_parameters())))
+
+
+def test_the_names_of_the_parts_are_there():
+    assert up.Up.name == down.Down.name == "arena"
