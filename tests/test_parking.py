@@ -113,6 +113,7 @@ def test_training_with_a_rest_after_every_step_is_training(work, device):
     assert {name: value.device for name, value in a.items()} == {name: value.device for name, value in b.items()}
 
 
+@pytest.mark.whole_card
 def test_memory_comes_free_and_is_measured(device):
     module = torch.get_device_module(device)
     model = nn.Linear(2048, 2048).to(device)

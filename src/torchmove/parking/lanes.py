@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchmove._records import Advance
 from torchmove.parking.arena import CHUNK, LINE, Extent, rounded
+from torchmove.parking.segments import end_of_memory
 
 _ON_THE_WAY = 1 << 30  # bytes, more than which are not sent before some have arrived
 
@@ -62,11 +63,14 @@ def is_addressed(device: torch.device) -> bool:
 def runs(pieces: Iterable[Piece]) -> list[Piece]:
     """Neighbours joined: what is between them is less than a line, and belongs to the first of them."""
     joined: list[Piece] = []
+    end = 0
     for piece in pieces:
-        if joined and _are_neighbours(joined[-1], piece):
-            joined[-1] = joined[-1]._replace(nbytes=piece.address + piece.nbytes - joined[-1].address)
+        last = joined[-1] if joined else None
+        if last is not None and piece.address + piece.nbytes <= end and _are_neighbours(last, piece):
+            joined[-1] = last._replace(nbytes=piece.address + piece.nbytes - last.address)
         else:
             joined.append(piece)
+            end = end_of_memory(piece.address) if is_addressed(piece.device) else 0
     return joined
 
 
@@ -74,7 +78,6 @@ def _are_neighbours(one: Piece, other: Piece) -> bool:
     return (
         one.extent is other.extent
         and one.device == other.device
-        and is_addressed(one.device)
         and other.address - one.address == other.offset - one.offset == rounded(one.nbytes)
         and one.address % LINE == 0
     )

@@ -7,7 +7,10 @@ torch's own, with a storage of its own.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -55,3 +58,19 @@ def _segments(wanted: Sequence[Room]) -> Iterator[list[Room]]:
         nbytes += room.nbytes
     if segment:
         yield segment
+
+
+def end_of_memory(address: int) -> int:
+    """Where the piece of memory ends that the driver gave out at once: no copy may go beyond. 0: it does not say."""
+    start, nbytes, ask = ctypes.c_uint64(), ctypes.c_size_t(), _driver_call()
+    if ask is None or ask(ctypes.byref(start), ctypes.byref(nbytes), ctypes.c_uint64(address)) != 0:
+        return 0
+    return start.value + nbytes.value
+
+
+@cache
+def _driver_call() -> Callable[..., int] | None:
+    for name in ("libcuda.so.1", "nvcuda.dll"):
+        with suppress(OSError, AttributeError):
+            return ctypes.CDLL(name).cuMemGetAddressRange_v2
+    return None
