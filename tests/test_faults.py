@@ -102,6 +102,9 @@ class WatchingMover:
             self.made.append(StorageWeakRef(copies[-1].untyped_storage()))
         return copies
 
+    def finish(self) -> None:
+        pass
+
     def alive(self) -> int:
         return sum(not each.expired() for each in self.made)
 
@@ -258,7 +261,6 @@ def test_a_fault_at_any_allocation_of_the_proof_changes_nothing(route, special, 
 # ---------------------------------------------------------------- at each step
 
 COPYING = {
-    "waiting for the copies": (_devices, "synchronize"),
     "cutting a window": (_apply, "cut"),
     "choosing a way": (_apply, "rebinding"),
 }
@@ -273,6 +275,7 @@ COMMITTING = {
     "settling": (_apply, "_settle"),
     "a module's own _apply": (OwnApply, "_apply"),
     "proving": (_verify, "verify_move"),
+    "waiting for the copies": (_devices, "synchronize"),
 }
 
 

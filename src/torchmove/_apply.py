@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import compress
 from operator import eq
@@ -93,10 +93,9 @@ def _copy(jobs: Sequence[Job], windows: Sequence[Windows], advance: Advance) -> 
             load = load_of(plan.moves, plan.inventory.slots)
             copied = mover.copy(load, advance)
             _sort(plan, before, load, copied, copies)
-        _wait_for(jobs)
     except BaseException as error:
         with HeldInterrupts(), suppress(Exception):  # what is under way must not land in memory that is free again
-            _wait_for(jobs)
+            _wait_for_devices(jobs)
         copied.clear()
         for copies in made:
             copies.clear()
@@ -135,6 +134,12 @@ def _moving(plan: Plan) -> set[int]:
 
 def _wait_for(jobs: Sequence[Job]) -> None:
     """A copy that is still under way would be read too early by whoever comes first."""
+    for job in jobs:
+        job.mover.finish()
+    _wait_for_devices(jobs)
+
+
+def _wait_for_devices(jobs: Sequence[Job]) -> None:
     for device in {device for job in jobs for way in job.plan.moves.ways for device in way}:
         _devices.synchronize(device)
 
@@ -147,12 +152,19 @@ def _commit(jobs: Sequence[Job], windows: Sequence[Windows], copies: Sequence[_C
             for job, each in zip(jobs, copies, strict=True):
                 old += _rebind_all(job.plan, each, undo)
                 repoint_all(job.plan.repoints, undo)
+            # While copies are under way there is time for all that does not read them.
+            if any(map(_reads_bytes, jobs)):
+                _wait_for(jobs)
+            for job in jobs:
                 _settle(job.plan)
             verdicts = [job.proof(before) for job, before in zip(jobs, windows, strict=True)]
+            _wait_for(jobs)
             if interrupts.breaks_off:
                 interrupts.pending = False
                 raise KeyboardInterrupt
         except BaseException as error:
+            with suppress(Exception):
+                _wait_for_devices(jobs)
             old.clear()
             for each in copies:
                 each.rebindings.clear()
@@ -242,6 +254,11 @@ def _rename_key(holder: dict[Any, Any], old: Any, new: Any) -> None:
 
 def _settle(plan: Plan) -> None:
     """Modules that do work of their own when they are moved get their chance, with nothing left to move."""
+    for module in _busy_modules(plan):
+        module._apply(lambda tensor: tensor)  # type: ignore[no-untyped-call]
+
+
+def _busy_modules(plan: Plan) -> Iterator[nn.Module]:
     if not plan.moves:
         return
     inventory = plan.inventory
@@ -252,6 +269,10 @@ def _settle(plan: Plan) -> None:
             continue
         # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
         # piece, or part of one that others look at too.
-        if isinstance(holder, nn.RNNBase) and not shared.isdisjoint(map(id, holder._flat_weights)):
-            continue
-        holder._apply(lambda tensor: tensor)  # type: ignore[no-untyped-call]
+        if not isinstance(holder, nn.RNNBase) or shared.isdisjoint(map(id, holder._flat_weights)):
+            yield holder
+
+
+def _reads_bytes(job: Job) -> bool:
+    """Will something look at the copies before the commit is over?"""
+    return job.plan.digests is not None or any(True for _ in _busy_modules(job.plan))

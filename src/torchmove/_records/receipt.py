@@ -56,13 +56,15 @@ Advance = Callable[[int], object]
 class Mover(Protocol):
     """Copies blocks. Returns for each a tensor on the target from which the windows are cut; changes nothing.
 
-    `advance` is told how many bytes have arrived since it was told last. Copies may still be under way when it returns:
-    whoever asked for them waits for the devices.
+    `advance` is told how many bytes have arrived since it was told last. Copies may still be under way when `copy`
+    returns: `finish` waits for them, and changes nothing either.
     """
 
     name: str
 
     def copy(self, load: Load, advance: Advance) -> list[Tensor]: ...
+
+    def finish(self) -> None: ...
 
 
 class Held(NamedTuple):

@@ -17,3 +17,6 @@ class Plain:
             copies.append(copy_block(each))
             advance(copies[-1].nbytes)
         return copies
+
+    def finish(self) -> None:
+        """Torch's own copies between kinds of memory are waited for as they are made."""

@@ -51,6 +51,9 @@ class Staged:
                     advance(load.moves.nbytes[index])
         return [copy for copy in copies if copy is not None]
 
+    def finish(self) -> None:
+        """The traffic has ended before."""
+
 
 def _is_staged(home: torch.device, target: torch.device) -> bool:
     return {home.type, target.type} == {"cpu", "cuda"}

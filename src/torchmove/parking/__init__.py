@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from torchmove import staging
 from torchmove.parking.mirrors import mirrors
-from torchmove.parking.parked import Parked, park, parked
+from torchmove.parking.resting import Parked, park, parked
 from torchmove.parking.swapping import Swap, swap
 
 __all__ = ["Parked", "Swap", "park", "parked", "release", "swap"]

@@ -1,8 +1,7 @@
-"""The arena: host memory where states are parked. Exactly as much as they need, on huge pages, and kept for the next
-time.
+"""The arena: host memory where states are parked. As much as they need, on huge pages, and kept for the next time.
 
-For a CUDA device it is page-locked, a chunk after the other: while one is locked, the pages of the next are taken by
-many threads, and what is ready is filled already. A span of it is lent to a storage as a memoryview; while that
+For a CUDA device it is page-locked. Its pages are taken by many threads, and then locked a chunk after the other: while
+one is locked, those that are ready are filled already. A span of it is lent to a storage as a memoryview; while that
 lives, somebody looks at the span, and it is nobody else's.
 """
 
@@ -12,16 +11,16 @@ import ctypes
 import os
 import threading
 import weakref
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import repeat
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchmove import _pages
+from torchmove._interrupts import HeldInterrupts
 from torchmove.staging import CannotLock, cores, lock, unlock
 
 LINE = 512  # spans begin at multiples of it, as torch's blocks of CUDA memory do
@@ -41,7 +40,7 @@ class Extent:
         self.ready = 0 if locked else nbytes
         self.refused = ""  # why no more of it can be made ready
         self.free: list[tuple[int, int]] = [(0, nbytes)]  # offsets and sizes, in order
-        self._crew: _Crew | None = None
+        self._touched = False
         locks: list[int] = []
         self._locks = locks
         # Whoever looks at a span holds the memory, and that the owner: until nobody does.
@@ -49,26 +48,30 @@ class Extent:
 
     def make_ready(self, upto: int) -> None:
         """Take and lock the pages up to there. Raises CannotLock."""
-        if self.ready >= upto:
-            return
-        if self.refused:
-            raise CannotLock(self.refused)
-        crew = self._crew = self._crew or _Crew(self.address, self.ready, self.nbytes, self._locks)
-        try:
-            while self.ready < upto:
-                self.ready = crew.next()
-        except BaseException as error:
-            self.dismiss()
-            self.refused = str(error) if isinstance(error, CannotLock) else ""
-            raise
-        if self.ready == self.nbytes:
-            self.dismiss()
+        if self.ready < upto and not self._touched:
+            # All at once: to take pages and to lock them at the same time is slower than one after the other.
+            at = range(0, self.nbytes, _TOUCHED_AT_ONCE)
+            with ThreadPoolExecutor(cores()) as crew:
+                list(crew.map(self._touch, at))
+            self._touched = True
+        while self.ready < upto:
+            if self.refused:
+                raise CannotLock(self.refused)
+            stop = min(self.ready + CHUNK, self.nbytes)
+            with HeldInterrupts():  # what is locked is on the list
+                self._lock(self.ready, stop)
 
-    def dismiss(self) -> None:
-        """No more threads, until more is to be made ready."""
-        if self._crew is not None:
-            self.ready = self._crew.stop()
-            self._crew = None
+    def _touch(self, at: int) -> None:
+        _pages.touch(self.address + at, min(_TOUCHED_AT_ONCE, self.nbytes - at))
+
+    def _lock(self, start: int, stop: int) -> None:
+        try:
+            lock(self.address + start, stop - start)
+        except CannotLock as error:
+            self.refused = str(error)
+            raise
+        self._locks.append(self.address + start)
+        self.ready = stop
 
     def cut(self, nbytes: int) -> int | None:
         """The offset of that many bytes, from now on taken; None if there is no such room."""
@@ -97,46 +100,6 @@ def _give_back(_owner: Tensor, locks: list[int], process: int) -> None:
     if process == os.getpid():  # a forked child has neither locked anything nor a device to ask
         for address in locks:
             unlock(address)
-
-
-class _Crew:
-    """Threads that take pages, and one that locks them, a chunk behind."""
-
-    def __init__(self, address: int, start: int, stop: int, locks: list[int]) -> None:
-        self.address, self.locks = address, locks
-        self.chunks = deque((at, min(at + CHUNK, stop)) for at in range(start, stop, CHUNK))
-        self.locking: deque[tuple[int, Future[None]]] = deque()
-        self.ready = start
-        self.touchers, self.locker = ThreadPoolExecutor(cores()), ThreadPoolExecutor(1)
-
-    def next(self) -> int:
-        """How far it is ready, one chunk further."""
-        while self.chunks and len(self.locking) < 2:
-            start, stop = self.chunks.popleft()
-            at = range(start, stop, _TOUCHED_AT_ONCE)
-            list(self.touchers.map(self.touch, at, repeat(stop)))
-            self.locking.append((stop, self.locker.submit(self.lock, start, stop)))
-        stop, future = self.locking[0]  # where it is found if this fails
-        future.result()
-        self.locking.popleft()
-        self.ready = stop
-        return stop
-
-    def touch(self, at: int, stop: int) -> None:
-        _pages.touch(self.address + at, min(_TOUCHED_AT_ONCE, stop - at))
-
-    def lock(self, start: int, stop: int) -> None:
-        lock(self.address + start, stop - start)
-        self.locks.append(self.address + start)
-
-    def stop(self) -> int:
-        self.touchers.shutdown(cancel_futures=True)
-        self.locker.shutdown()
-        for stop, future in self.locking:  # one that failed ends it: what is ready has no gap
-            if future.exception() is not None:
-                break
-            self.ready = stop
-        return self.ready
 
 
 class Span(NamedTuple):
@@ -201,9 +164,6 @@ class Arena:
 
     def shrink(self) -> None:
         """Let go of the extents in which nothing is."""
-        for extent in self.extents:
-            if extent.is_empty:
-                extent.dismiss()
         self.extents = [extent for extent in self.extents if not extent.is_empty]
 
 

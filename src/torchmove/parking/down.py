@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torchmove._records import Advance, Load, Slots
 from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.arena import rounded
 from torchmove.parking.fingerprints import MIB, fingerprint
-from torchmove.parking.lanes import Lane, Piece, is_addressed, runs
+from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
 from torchmove.parking.mirrors import Mirror, Run, Versions, Wanted, mirrors
 from torchmove.parking.segments import SMALL_BYTES, fillers
 from torchmove.staging import CannotLock
@@ -46,29 +46,39 @@ class _Item(NamedTuple):
         return Piece(device, self.address + start, extent, mirror.span.offset + begin, stop - start, seen)
 
 
+_Pair = tuple[_Item, Mirror]
+
+
 class Down:
     """A mover. What the arena does not take goes to ordinary memory, and `why` says so."""
 
     name = "arena"
 
-    def __init__(self, slots: Slots, *, host_bytes: int | None = None, patient: bool = True) -> None:
-        self.slots, self.host_bytes, self.patient = slots, host_bytes, patient
+    def __init__(self, slots: Slots, *, host_bytes: int | None = None) -> None:
+        self.slots, self.host_bytes = slots, host_bytes
+        self.lane = Lane(down=True)
+        self.advance: Advance = nobody
         self.copied_bytes = self.unchanged_bytes = self.ordinary_bytes = 0
         self.why = ""
 
+    def finish(self) -> None:
+        self.lane.finish(self.advance)
+
     def copy(self, load: Load, advance: Advance) -> list[Tensor]:
+        self.advance = advance
         with mirrors.guard:
             for device in {home for home, _ in load.moves.ways if is_addressed(home)}:
                 fillers.pop(device, None)
                 torch.cuda.synchronize(device)  # all that was written to the blocks, on any stream
-            items = sorted(self.items(load), key=lambda item: (str(item.source.device), item.group, item.address))
-            self.reserve(items)
-            self.fill(list(self.changed(items)), items, advance)
+            pairs = self.reserve(sorted(self.items(load), key=lambda item: (item.group, item.address)))
+            changed, suspects = _told_apart(pairs)
+            asked = _asked(suspects, pairs)
+            self.send(changed)
             copies: list[Tensor | None] = [None] * len(load)
-            for item in items:
-                mirror = mirrors.of(item.source)
-                if mirror is not None:
-                    copies[item.number] = _lent(mirror, item.source, dense=load.dense[item.number])
+            for item, mirror in pairs:
+                copies[item.number] = _lent(mirror, item.source, dense=load.dense[item.number])
+            self.send(_answered(asked, suspects))
+            self.take_back(pairs, copies)
             self.by_other_means(load, copies, advance)
             return [copy for copy in copies if copy is not None]
 
@@ -89,55 +99,40 @@ class Down:
                 group = _group(roles[first], source, size)
                 yield _Item(index, source, address, size, places, versions, group)
 
-    def reserve(self, items: Sequence[_Item]) -> None:
+    def reserve(self, items: Sequence[_Item]) -> list[_Pair]:
+        """Those that the arena takes, each with its mirror."""
         for locked in (True, False):
-            those = [item for item in items if is_addressed(item.source.device) == locked]
-            wanted = [Wanted(item.source, item.nbytes, item.group) for item in those]
+            wanted = [
+                Wanted(item.source, item.nbytes, item.group)
+                for item in items
+                if is_addressed(item.source.device) == locked
+            ]
             if wanted:
                 mirrors.reserve(wanted, locked=locked, most=self.host_bytes)
-        if self.host_bytes is not None and any(mirrors.of(item.source) is None for item in items):
+        pairs = [(item, mirror) for item in items if (mirror := mirrors.of(item.source)) is not None]
+        if len(pairs) < len(items):
             self.why = f"host_bytes={self.host_bytes} is not enough for all of it"
+        self.unchanged_bytes = sum(item.nbytes for item, _ in pairs)
+        return pairs
 
-    # ------------------------------------------------------------ what has changed
-
-    def changed(self, items: Sequence[_Item]) -> Iterator[Piece]:
-        """All of a block whose mirror is not known to be true; of others, every MiB in which a bit is another."""
-        suspects: defaultdict[Run, list[tuple[_Item, Mirror]]] = defaultdict(list)
-        for item in items:
-            mirror = mirrors.of(item.source)
-            if mirror is None:
-                continue
-            truth, mirror.truth = mirror.truth, None  # it may be overwritten from now on
-            if truth is None or not item.is_whole or truth[:2] != (item.address, item.versions):
-                yield from item.pieces(mirror)
-            else:
-                suspects[truth.run].append((item, mirror))
-        present = {(item.address, item.nbytes): item for item in items} if suspects else {}
-        # Nothing is waited for until all has been asked.
-        asked = [(run, list(_differences(run, present))) for run in suspects]
-        for run, differences in asked:
-            is_same = [False] * len(run.fingerprint)
-            for first, differs in differences:
-                is_same[first : first + len(differs)] = [not each for each in differs.tolist()]
-            for item, mirror in suspects[run]:
-                for start, stop in _others(is_same, item.address - run.piece.address, item.nbytes):
-                    yield item.piece(mirror, start, stop, start)
-
-    # ------------------------------------------------------------ what travels
-
-    def fill(self, pieces: list[Piece], items: Sequence[_Item], advance: Advance) -> None:
-        lane = Lane(advance, down=True, patient=self.patient)
-        pieces.sort(key=lambda piece: (str(piece.device), piece.address))
+    def send(self, pieces: list[Piece]) -> None:
+        pieces.sort(key=lambda piece: piece.address)
         for run in runs(pieces):
             try:
-                lane.carry(run)
+                self.lane.carry(run)
             except CannotLock as error:
                 self.why = str(error)
-        if self.why:
-            mirrors.forget(item.source for item in items if not _is_ready(mirrors.of(item.source)))
-        there = sum(item.nbytes for item in items if mirrors.of(item.source) is not None)
-        self.copied_bytes = min(there, sum(piece.nbytes for piece in pieces))
-        self.unchanged_bytes = there - self.copied_bytes
+        nbytes = sum(piece.nbytes for piece in pieces)
+        self.copied_bytes += nbytes
+        self.unchanged_bytes -= nbytes
+
+    def take_back(self, pairs: Sequence[_Pair], copies: list[Tensor | None]) -> None:
+        """What could not be locked is not lent either."""
+        for item, mirror in pairs if self.why else ():
+            if mirror.span.offset + mirror.span.nbytes > mirror.span.extent.ready:
+                copies[item.number] = None
+                mirrors.forget([item.source])
+                self.copied_bytes -= item.nbytes
 
     def by_other_means(self, load: Load, copies: list[Tensor | None], advance: Advance) -> None:
         others = [index for index, copy in enumerate(copies) if copy is None]
@@ -146,6 +141,43 @@ class Down:
             self.ordinary_bytes = sum(part.moves.nbytes)
             for index, copy in zip(others, movers.choose("auto", part.moves).mover.copy(part, advance), strict=True):
                 copies[index] = copy
+
+
+# ---------------------------------------------------------------- what has changed
+
+
+def _told_apart(pairs: Sequence[_Pair]) -> tuple[list[Piece], dict[Run, list[_Pair]]]:
+    """What is known to have changed, or not known to be true; and those whose fingerprint must tell, by run."""
+    changed: list[Piece] = []
+    suspects: defaultdict[Run, list[_Pair]] = defaultdict(list)
+    for item, mirror in pairs:
+        truth, mirror.truth = mirror.truth, None  # it may be overwritten from now on
+        if truth is None or not item.is_whole or truth[:2] != (item.address, item.versions):
+            changed += item.pieces(mirror)
+        else:
+            suspects[truth.run].append((item, mirror))
+    return changed, suspects
+
+
+def _asked(suspects: Iterable[Run], pairs: Sequence[_Pair]) -> list[tuple[Run, list[tuple[int, Tensor]]]]:
+    """The differences of each run, for which nothing has been waited yet."""
+    present = {(item.address, item.nbytes): item for item, _ in pairs} if suspects else {}
+    return [(run, list(_differences(run, present))) for run in suspects]
+
+
+def _answered(asked: list[tuple[Run, list[tuple[int, Tensor]]]], suspects: dict[Run, list[_Pair]]) -> list[Piece]:
+    """Every MiB of the suspects in which a bit is another."""
+    changed: list[Piece] = []
+    for run, differences in asked:
+        is_same = [False] * len(run.fingerprint)
+        for first, differs in differences:
+            is_same[first : first + len(differs)] = [not each for each in differs.tolist()]
+        if all(is_same):
+            continue
+        for item, mirror in suspects[run]:
+            for start, stop in _others(is_same, item.address - run.piece.address, item.nbytes):
+                changed.append(item.piece(mirror, start, stop, start))
+    return changed
 
 
 def versions_of(slots: Slots, indices: Sequence[int]) -> Versions:
@@ -185,10 +217,6 @@ def _others(is_same: Sequence[bool], start: int, nbytes: int) -> Iterator[tuple[
     for index in range(start // MIB, (start + nbytes - 1) // MIB + 1):
         if not is_same[index]:
             yield max(0, index * MIB - start), min(nbytes, index * MIB + MIB - start)
-
-
-def _is_ready(mirror: Mirror | None) -> bool:
-    return mirror is None or mirror.span.offset + mirror.span.nbytes <= mirror.span.extent.ready
 
 
 def _covered(members: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

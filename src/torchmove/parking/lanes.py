@@ -16,7 +16,9 @@ from torchmove._records import Advance
 from torchmove.parking.arena import CHUNK, LINE, Extent, rounded
 from torchmove.parking.segments import end_of_memory
 
-_ON_THE_WAY = 1 << 30  # bytes, more than which are not sent before some have arrived
+
+def nobody(_nbytes: int) -> object:
+    """To be told how far it has come, until somebody wants to know."""
 
 
 class Piece(NamedTuple):
@@ -84,36 +86,41 @@ def _are_neighbours(one: Piece, other: Piece) -> bool:
 
 
 class Lane:
-    """One direction. A patient one does not send all at once, so as to tell how far it has come."""
+    """One direction."""
 
-    def __init__(self, advance: Advance, *, down: bool, patient: bool) -> None:
-        self.advance, self.down, self.patient = advance, down, patient
-        self.sent: deque[tuple[Any, int]] = deque()
-        self.on_the_way = 0
+    def __init__(self, *, down: bool) -> None:
+        self.down = down
+        self.sent: deque[tuple[Any, int]] = deque()  # and when it has arrived
 
     def carry(self, run: Piece) -> None:
-        """Send a run. On CUDA it waits only for what was sent long before. Raises CannotLock."""
+        """Send a run. On CUDA nothing is waited for but the locking of memory. Raises CannotLock."""
         for part in _within_chunks(run):
             part.extent.make_ready(part.offset + part.nbytes)
+            arrival = None
             if is_addressed(part.device):
-                self.send(part)
+                stream, arrival = self.stream(part.device), torch.cuda.Event()  # type: ignore[no-untyped-call]
+                with torch.cuda.stream(stream):
+                    self.copy(part)
+                    arrival.record(stream)
             else:
                 self.copy(part)
-                self.advance(part.nbytes)
+            self.sent.append((arrival, part.nbytes))
 
-    def send(self, part: Piece) -> None:
-        stream = stream_of(part.device)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            self.copy(part)
-            event.record(stream)
-        self.sent.append((event, part.nbytes))
-        self.on_the_way += part.nbytes
-        while self.patient and self.on_the_way > _ON_THE_WAY:
-            event, nbytes = self.sent.popleft()
-            event.synchronize()
-            self.on_the_way -= nbytes
-            self.advance(nbytes)
+    def finish(self, advance: Advance) -> None:
+        """Wait for all that was sent."""
+        while self.sent:
+            arrival, nbytes = self.sent[0]
+            if arrival is not None:
+                arrival.synchronize()
+            self.sent.popleft()
+            advance(nbytes)
+
+    def stream(self, device: torch.device) -> torch.cuda.Stream:
+        """That of its own for this direction on a device, made once."""
+        key = (device, self.down)
+        if key not in _streams:
+            _streams[key] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return _streams[key]
 
     def copy(self, part: Piece) -> None:
         to, come_from = (part.here(), part.there()) if self.down else (part.there(), part.here())
@@ -132,11 +139,4 @@ def _within_chunks(run: Piece) -> Iterator[Piece]:
         start = end
 
 
-_streams: dict[torch.device, torch.cuda.Stream] = {}
-
-
-def stream_of(device: torch.device) -> torch.cuda.Stream:
-    """The copy stream of a device, made once."""
-    if device not in _streams:
-        _streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return _streams[device]
+_streams: dict[tuple[torch.device, bool], torch.cuda.Stream] = {}

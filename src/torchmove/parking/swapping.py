@@ -11,7 +11,7 @@ from torchmove import _apply, _devices, _move
 from torchmove._errors import MoveRefused
 from torchmove._names import names_of
 from torchmove._records import Plan, Receipt
-from torchmove.parking.parked import (
+from torchmove.parking.resting import (
     Homes,
     Parked,
     free_now,
@@ -50,14 +50,14 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     frame = sys._getframe(1)
     leaving, began = names_of(_several(out), frame), time.perf_counter()
     coming = into if isinstance(into, Parked) else names_of(_several(into), frame)
-    down_job, down = parking(leaving, (), host_bytes, patient=False)
+    down_job, down = parking(leaving, (), host_bytes)
     homes, before = homes_of(down_job.plan), free_now(down_job.plan)
     plan = _plan_of(coming, homes)
     if _hindered(plan, down_job.plan):
         raise MoveRefused(plan.refusals)
     if plan.refusals:
         return _one_by_one(leaving, coming, host_bytes, progress)
-    up = Up(plan.inventory.slots, patient=False)
+    up = Up(plan.inventory.slots)
     # The one that comes is sent first: to make room for the other in host memory may take a while, the first time.
     up_job = _apply.Job(plan, up, "swapped", _move.proof_of(plan))
     receipts = _move.carried_out(up_job, down_job, began=began, progress=progress)

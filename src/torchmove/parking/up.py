@@ -16,7 +16,7 @@ from torchmove._records import Advance, Load, Slots
 from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.down import versions_of
 from torchmove.parking.fingerprints import fingerprint
-from torchmove.parking.lanes import Lane, Piece, is_addressed, runs, stream_of
+from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
 from torchmove.parking.mirrors import Mirror, Run, Truth, mirrors
 from torchmove.parking.segments import Room, rooms
 
@@ -49,18 +49,23 @@ class Up:
 
     name = "arena"
 
-    def __init__(self, slots: Slots, *, patient: bool = True) -> None:
-        self.slots, self.patient = slots, patient
+    def __init__(self, slots: Slots) -> None:
+        self.slots, self.lane = slots, Lane(down=False)
+        self.advance: Advance = nobody
         self._arrived: list[tuple[_Item, int, Run]] = []
 
+    def finish(self) -> None:
+        self.lane.finish(self.advance)
+
     def copy(self, load: Load, advance: Advance) -> list[Tensor]:
+        self.advance = advance
         with mirrors.guard:
             copies: list[Tensor | None] = [None] * len(load)
             items = sorted(self.items(load), key=_order)
             for target in {item.target for item in items}:
                 those = [item for item in items if item.target == target]
                 self.make_room(those, target, load, copies)
-                self.carry(those, copies, Lane(advance, down=False, patient=self.patient))
+                self.carry(those, copies)
             others = [index for index, copy in enumerate(copies) if copy is None]
             if others:
                 part = load.some(others)
@@ -97,7 +102,7 @@ class Up:
         if is_addressed(target):
             torch.cuda.synchronize(target)  # whoever used that memory before is done with it
 
-    def carry(self, items: Sequence[_Item], copies: Sequence[Tensor | None], lane: Lane) -> None:
+    def carry(self, items: Sequence[_Item], copies: Sequence[Tensor | None]) -> None:
         at: list[tuple[_Item, Piece]] = []
         for item in items:
             copy = copies[item.number]
@@ -107,15 +112,27 @@ class Up:
         joined = runs(piece for _, piece in at)
         arrived: list[Run | None] = []
         for run in joined:
-            lane.carry(run)
-            found = _fingerprint(run)
+            self.lane.carry(run)
+            found = self.fingerprint(run)
             arrived.append(None if found is None else Run(run._replace(seen=None), found, []))
+            if is_addressed(run.device):
+                # Whatever the caller's thread asks of the device from now on comes after the copy.
+                torch.cuda.current_stream(run.device).wait_stream(self.lane.stream(run.device))
         starts = [run.address for run in joined]
         for item, piece in at:
             its = arrived[bisect_right(starts, piece.address) - 1]
             if its is not None and item.is_whole:
                 its.members.append((piece.address, piece.nbytes))
                 self._arrived.append((item, piece.address, its))
+
+    def fingerprint(self, run: Piece) -> Tensor | None:
+        """On CUDA in the order of the copies, while the next one is on its way. None: there is no room for it."""
+        in_order = torch.cuda.stream(self.lane.stream(run.device)) if is_addressed(run.device) else nullcontext()
+        try:
+            with in_order:
+                return fingerprint(run.there())
+        except torch.OutOfMemoryError:
+            return None  # a full card: next time all of the run will travel
 
     def remember(self) -> None:
         """After the commit: what is on the device now is what the mirrors show, unless somebody else looks at
@@ -134,13 +151,3 @@ def _order(item: _Item) -> tuple[int, int]:
 def _empty(item: _Item, dense: bool) -> Tensor:
     shape, dtype = (item.source.shape, item.source.dtype) if dense else ((item.nbytes,), torch.uint8)
     return torch.empty(shape, dtype=dtype, device=item.target)
-
-
-def _fingerprint(run: Piece) -> Tensor | None:
-    """On CUDA in the order of the copy stream, while the next run is on its way. None: there is no room for it."""
-    stream = torch.cuda.stream(stream_of(run.device)) if is_addressed(run.device) else nullcontext()
-    try:
-        with stream:
-            return fingerprint(run.there())
-    except torch.OutOfMemoryError:
-        return None  # a full card: next time all of the run will travel

@@ -159,16 +159,14 @@ def park_named(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | N
     return has_parked(receipt, down, objects, homes, before, began)
 
 
-def parking(
-    objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None, *, patient: bool = True
-) -> tuple[_apply.Job, Down]:
+def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None) -> tuple[_apply.Job, Down]:
     if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
         raise ValueError(f"host_bytes is a number of bytes, not {host_bytes!r}")
     _freeing.wait()
     plan = _move.plan_for(objects, _CPU, keep, _free_with_arena)
     if plan.refusals:
         raise MoveRefused(plan.refusals)
-    down = Down(plan.inventory.slots, host_bytes=host_bytes, patient=patient)
+    down = Down(plan.inventory.slots, host_bytes=host_bytes)
     return _apply.Job(plan, down, "parked", _move.proof_of(plan)), down
 
 
