@@ -95,7 +95,7 @@ class Down:
                 size = load.moves.nbytes[index]
                 places, size = ([(0, size, 0)], size) if block is None else packed(block.spans)
                 versions = versions_of(self.slots, (first,) if block is None else block.slots)
-                address = source.untyped_storage().data_ptr()
+                address = source.data_ptr() if load.dense[index] else source.untyped_storage().data_ptr()
                 group = _group(roles[first], source, size)
                 yield _Item(index, source, address, size, places, versions, group)
 
@@ -182,8 +182,8 @@ def _answered(asked: list[tuple[Run, list[tuple[int, Tensor]]]], suspects: dict[
 
 def versions_of(slots: Slots, indices: Sequence[int]) -> Versions:
     """How often each tensor that looks at a block was written to, as far as torch counts."""
-    tensors = (slots.tensors[index] for index in indices)
-    return tuple(None if tensor.is_inference() else tensor._version for tensor in tensors)
+    tensors = [slots.tensors[index] for index in indices]
+    return tuple([None if tensor.is_inference() else tensor._version for tensor in tensors])
 
 
 def _group(role: str, source: Tensor, nbytes: int) -> int:

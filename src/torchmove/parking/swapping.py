@@ -58,12 +58,12 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     if plan.refusals:
         return _one_by_one(leaving, coming, host_bytes, progress)
     up = Up(plan.inventory.slots)
-    # The one that comes is sent first: to make room for the other in host memory may take a while, the first time.
     up_job = _apply.Job(plan, up, "swapped", _move.proof_of(plan))
-    receipts = _move.carried_out(up_job, down_job, began=began, progress=progress)
+    # The one that leaves goes first: it waits for what is written to it, and would wait for the other too.
+    left, came = _move.carried_out(down_job, up_job, began=began, progress=progress)
     if isinstance(coming, Parked):
-        coming.has_woken(receipts[0], up)
-    return Swap(has_parked(receipts[1], down, leaving, homes, before, began), receipts[0], at_once=True)
+        coming.has_woken(came, up)
+    return Swap(has_parked(left, down, leaving, homes, before, began), came, at_once=True)
 
 
 def _several(given: Any) -> tuple[Any, ...]:

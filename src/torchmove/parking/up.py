@@ -99,8 +99,8 @@ class Up:
         made = rooms(wanted, target) if is_addressed(target) else (room.make() for room in wanted)
         for item, copy in zip(items, made, strict=True):
             copies[item.number] = copy
-        if is_addressed(target):
-            torch.cuda.synchronize(target)  # whoever used that memory before is done with it
+        if is_addressed(target):  # whoever used that memory before is done with it when the copies begin
+            self.lane.stream(target).wait_stream(torch.cuda.current_stream(target))
 
     def carry(self, items: Sequence[_Item], copies: Sequence[Tensor | None]) -> None:
         at: list[tuple[_Item, Piece]] = []
