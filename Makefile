@@ -10,6 +10,7 @@ demo: $(READY)
 	$(BIN)/python examples/mid_training.py
 	$(BIN)/python examples/forgotten_buffer.py
 	$(BIN)/python examples/rehearsal.py
+	$(BIN)/python examples/parking.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 -m "not cuda"

@@ -17,6 +17,7 @@ SAYS = {
         "2 places would fail on cuda:0",
         "fix: torch.randn(..., device=...)",
     ],
+    "parking": ["the second time", "has answered: True", "20 steps more: loss"],
     "forgotten_buffer": ["V401 layer.table", 'self.register_buffer("table"', "forward works"],
 }
 

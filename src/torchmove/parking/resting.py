@@ -93,7 +93,7 @@ class Parked(Reported):
             f"{self.receipt.seconds:.3g} s"
         )
         lines = [f"{device} got {readable_bytes(nbytes)} back" for device, nbytes in self.freed.items()]
-        lines.append(f"{readable_bytes(self.copied_bytes + self.ordinary_bytes)} travelled")
+        lines.append(f"{readable_bytes(plan.nbytes - self.unchanged_bytes)} travelled")
         if self.unchanged_bytes:
             lines[-1] += f", {readable_bytes(self.unchanged_bytes)} had not changed"
         lines += map(str, self.notes)
