@@ -209,7 +209,7 @@ def _differences(run: Run, present: dict[tuple[int, int], _Item]) -> Iterator[tu
                 found = fingerprint(part.there())
             except torch.OutOfMemoryError:
                 return  # a full card: then it travels
-            yield first, (found != run.fingerprint[first : first + len(found)]).any(1)
+            yield first, found != run.fingerprint[first : first + len(found)]
 
 
 def _others(is_same: Sequence[bool], start: int, nbytes: int) -> Iterator[tuple[int, int]]:
