@@ -1,17 +1,17 @@
 """Is an AdamW step after tm.move as fast as after a native start? Needs a GPU.
 
-    python benchmarks/optimizer_step.py [--parameters 2400] [--json]
+    python benchmarks/optimizer_step.py [--parameters 2400] [--side 32] [--json]
 
-For each way AdamW can run: milliseconds a step of a state that started on the GPU, of one that was moved there, and of
-one whose tensors were all sent there (what a loop over optimizer.state does). A step this small is bound by Python, and
-it matters which state was made first: two native ones differ by several per cent. So there are two of them, the states
-are made anew in every order, and take turns; `moved / native` and `native / native` are medians over the orders.
+For each way AdamW can run: milliseconds a step of a state that started on the GPU, of one that was moved there, and
+of one whose tensors were all sent there (what a loop over optimizer.state does). A step this small is bound by
+Python, and it matters which state was made first: two native ones differ by several per cent. So there are two of
+them, the states are made anew, each of them first in turn, and take turns; `moved / native` and `native / native` are
+medians over the orders.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import statistics
@@ -29,12 +29,14 @@ WAYS = {
     "fused": {"fused": True},
     "capturable": {"capturable": True},
 }
-TURNS, STEPS = 4, 5
+ROUNDS, TURNS, STEPS = 2, 4, 5
 State = tuple[nn.Module, torch.optim.Optimizer]
+Shape = tuple[int, int]  # how many parameters, and rows and columns of each
 
 
-def trained(parameters: int, device: str, options: dict[str, bool]) -> State:
-    model = nn.ParameterList(nn.Parameter(torch.ones(32, 32, device=device)) for _ in range(parameters))
+def trained(shape: Shape, device: str, options: dict[str, bool]) -> State:
+    count, side = shape
+    model = nn.ParameterList(nn.Parameter(torch.ones(side, side, device=device)) for _ in range(count))
     optimizer = torch.optim.AdamW(model.parameters(), **options)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -42,16 +44,16 @@ def trained(parameters: int, device: str, options: dict[str, bool]) -> State:
     return model, optimizer
 
 
-def moved(parameters: int, options: dict[str, bool]) -> State:
+def moved(shape: Shape, options: dict[str, bool]) -> State:
     """From the CPU; a capturable optimizer cannot step there, so it comes from the GPU by way of the CPU."""
-    state = trained(parameters, "cuda" if "capturable" in options else "cpu", options)
+    state = trained(shape, "cuda" if "capturable" in options else "cpu", options)
     tm.move(*state, to="cpu")
     tm.move(*state, to="cuda")
     return state
 
 
-def sent(parameters: int, options: dict[str, bool]) -> State:
-    model, optimizer = trained(parameters, "cuda", options)
+def sent(shape: Shape, options: dict[str, bool]) -> State:
+    model, optimizer = trained(shape, "cuda", options)
     for state in optimizer.state.values():
         for key, value in state.items():
             state[key] = value.to("cuda")
@@ -67,18 +69,20 @@ def milliseconds_a_step(state: State) -> float:
     return (time.perf_counter() - begin) / STEPS * 1e3
 
 
-def measure(parameters: int, options: dict[str, bool]) -> dict[str, float]:
+def measure(shape: Shape, options: dict[str, bool]) -> dict[str, float]:
     makers: dict[str, Callable[[], State]] = {
-        "native": lambda: trained(parameters, "cuda", options),
-        "native too": lambda: trained(parameters, "cuda", options),
-        "moved": lambda: moved(parameters, options),
+        "native": lambda: trained(shape, "cuda", options),
+        "native too": lambda: trained(shape, "cuda", options),
+        "moved": lambda: moved(shape, options),
     }
-    rounds = [take_turns({name: makers[name]() for name in order}) for order in itertools.permutations(makers)]
+    names = [*makers, *makers]
+    orders = (names[start : start + len(makers)] for start in range(len(makers)))
+    rounds = [take_turns({name: makers[name]() for name in order}) for order in orders for _ in range(ROUNDS)]
     natives = [math.sqrt(each["native"] * each["native too"]) for each in rounds]
     return {
         "native": statistics.median(natives),
         "moved": statistics.median(each["moved"] for each in rounds),
-        "all sent": take_turns({"all sent": sent(parameters, options)})["all sent"],
+        "all sent": take_turns({"all sent": sent(shape, options)})["all sent"],
         "ratio": statistics.median(each["moved"] / native for each, native in zip(rounds, natives, strict=True)),
         "control": statistics.median(
             max(each["native"], each["native too"]) / min(each["native"], each["native too"]) for each in rounds
@@ -101,9 +105,10 @@ def take_turns(states: dict[str, State]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=int, default=2400)
+    parser.add_argument("--side", type=int, default=32, help="rows and columns of each")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
-    rows = {way: measure(options.parameters, flags) for way, flags in WAYS.items()}
+    rows = {way: measure((options.parameters, options.side), flags) for way, flags in WAYS.items()}
     if options.json:
         print(json.dumps(rows))
         return

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import fully_shard
 
 import torchmove as tm
 from torchmove import _devices, _freeing
@@ -41,6 +42,8 @@ def park(device: torch.device, *, quick: bool, tell: Tell) -> dict[str, Any]:
     link = None if device.type != "cuda" else statistics.median(trip(Link(device), device).back for _ in range(5))
     figures["usual_seconds"] = usual_seconds
     figures["link_gb_per_second"] = None if link is None else (1 << 29) / link / 1e9
+    if device.type == "cuda":
+        figures["shards"] = _shards(nbytes, device, tell)
     return {**figures, "swap": _swaps(4_000_000 if quick else 8_000_000_000, device, tell)}
 
 
@@ -68,6 +71,29 @@ def _cycles(state: State, device: torch.device, tell: Tell) -> dict[str, Any]:
     found["grown_host_bytes"] = None if before[0] is None or after[0] is None else after[0] - before[0]
     found["grown_device_bytes"] = None if before[1] is None or after[1] is None else before[1] - after[1]
     return {**found, "seconds": seconds}
+
+
+def _shards(nbytes: int, device: torch.device, tell: Tell) -> dict[str, float]:
+    """The same state, sharded by FSDP on one rank."""
+    tell("shards")
+    distributed.init_process_group("nccl", init_method="tcp://localhost:0", rank=0, world_size=1)
+    model = transformer(nbytes).model.to(device)
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    state = State(model, optimizer)
+    away = [tensor for tensor in state.tensors() if tensor.device == device]
+    parked, first = _parked(state, device)
+    parked.wake(progress=False)
+    laps = [_lap(state, away, device) for _ in range(TURNS)]
+    changed, woken = (statistics.median(leg) for leg in zip(*laps, strict=True))
+    distributed.destroy_process_group()
+    return {"first": first, "changed": changed, "wake changed": woken}
 
 
 def _lap(state: State, part: Sequence[Tensor], device: torch.device) -> tuple[float, float]:

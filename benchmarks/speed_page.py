@@ -137,6 +137,7 @@ def _park(part: Figures) -> str:
         f"{readable_bytes(nbytes)} the device got {readable_bytes(part['freed_bytes'])} back. After 20 more cycles the "
         f"host had {readable_bytes(max(0, part['grown_host_bytes']))} more in use, the device "
         f"{readable_bytes(max(0, part['grown_device_bytes']))}.",
+        *([_shards(part["shards"], seconds)] if "shards" in part else []),
         f"Two models of {part['swap']['bytes'] / 1e9:.0f} GB: one leaves and the other comes, seconds.",
         _table(
             ("", "one after the other", "`tm.swap`", "times as fast"),
@@ -147,6 +148,11 @@ def _park(part: Figures) -> str:
             ],
         ),
     )
+
+
+def _shards(shards: Figures, seconds: Figures) -> str:
+    said = ", ".join(f"{name} {shards[name] / seconds[name]:.2f}" for name in shards)
+    return f"The same state sharded by FSDP on one rank takes, relative to the times above: {said}."
 
 
 def _rate(seconds: float, nbytes: int, link: float | None) -> list[str]:

@@ -4,6 +4,7 @@ from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError, Verificat
 from torchmove._move import apply, move, plan, survey, verify
 from torchmove._records import Inventory, Plan, Receipt, Verdict, attribute, item
 from torchmove._rules import register_rule
+from torchmove.distributed import ByRank, by_rank, rewrap
 from torchmove.parking import Parked, Swap, park, parked, release, swap
 from torchmove.readers import register_reader
 from torchmove.rehearsal import Rehearsal, rehearse
@@ -11,6 +12,7 @@ from torchmove.rehearsal import Rehearsal, rehearse
 __version__ = "0.1.0"
 
 __all__ = [
+    "ByRank",
     "Inventory",
     "MoveFailed",
     "MoveRefused",
@@ -24,6 +26,7 @@ __all__ = [
     "VerificationError",
     "apply",
     "attribute",
+    "by_rank",
     "item",
     "move",
     "park",
@@ -33,6 +36,7 @@ __all__ = [
     "register_rule",
     "rehearse",
     "release",
+    "rewrap",
     "survey",
     "swap",
     "verify",

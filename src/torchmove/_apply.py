@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor, nn
 
-from torchmove import _devices, _paths
+from torchmove import _devices, _fsdp, _paths
 from torchmove._collector import without_collector
 from torchmove._errors import MoveFailed, TorchmoveError
 from torchmove._freeing import let_go
@@ -64,14 +64,15 @@ class _Copies(NamedTuple):
             column.clear()
 
 
-def apply(*jobs: Job, began: float, advance: Advance) -> list[Receipt]:
-    """Move all of them, or change nothing. What a proof raises rolls everything back."""
+def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None] = lambda: None) -> list[Receipt]:
+    """Move all of them, or change nothing. What a proof raises rolls everything back, and so does what `consent`
+    raises, who is asked last: from then on it is done."""
     with plain_torch(), without_collector():
         old = [OldStorages(job.plan) for job in jobs]
         windows = [windows_of(job.plan.inventory.slots) for job in jobs]
         try:
             copies = _copy(jobs, windows, advance)
-            verdicts = _commit(jobs, windows, copies)
+            verdicts = _commit(jobs, windows, copies, consent)
             # From here on nothing of ours holds the old storages: what is still alive is held by others.
             del copies
             held = [each.held() for each in old]
@@ -144,7 +145,9 @@ def _wait_for_devices(jobs: Sequence[Job]) -> None:
         _devices.synchronize(device)
 
 
-def _commit(jobs: Sequence[Job], windows: Sequence[Windows], copies: Sequence[_Copies]) -> list[Verdict | None]:
+def _commit(
+    jobs: Sequence[Job], windows: Sequence[Windows], copies: Sequence[_Copies], consent: Callable[[], None]
+) -> list[Verdict | None]:
     undo: Undo = []
     old: list[Tensor] = []
     with HeldInterrupts() as interrupts:
@@ -162,6 +165,7 @@ def _commit(jobs: Sequence[Job], windows: Sequence[Windows], copies: Sequence[_C
             if interrupts.breaks_off:
                 interrupts.pending = False
                 raise KeyboardInterrupt
+            consent()
         except BaseException as error:
             with suppress(Exception):
                 _wait_for_devices(jobs)
@@ -265,8 +269,8 @@ def _busy_modules(plan: Plan) -> Iterator[nn.Module]:
     tensors = inventory.slots.tensors
     shared = {id(tensors[index]) for block in inventory.blocks.shared() for index in block.slots}
     for holder, _ in inventory.holders.values():
-        if not isinstance(holder, nn.Module) or type(holder)._apply is nn.Module._apply:
-            continue
+        if not isinstance(holder, nn.Module) or type(holder)._apply is nn.Module._apply or _fsdp.is_sharded(holder):
+            continue  # FSDP's own would make every shard anew, to see where it is: it has moved under FSDP's eyes
         # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
         # piece, or part of one that others look at too.
         if not isinstance(holder, nn.RNNBase) or shared.isdisjoint(map(id, holder._flat_weights)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import ItemsView, Iterator, KeysView, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Sequence, ValuesView
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import torch
 
 from torchmove import _apply, _devices, _freeing, _plan, _survey, _verify, movers
 from torchmove._collector import without_collector
+from torchmove._council import Council, council_of
 from torchmove._digest import digests
 from torchmove._errors import MoveRefused, VerificationError
 from torchmove._names import names_of
@@ -22,6 +23,7 @@ from torchmove._storage import plain_torch
 
 Device = torch.device | str | int
 Thoroughness = Literal["quick", "bytes", "off"]
+_Planner = Callable[[dict[str, Any], torch.device, Sequence[Any], _plan.FreeBytes], Plan]
 
 
 def survey(*objects: Any) -> Inventory:
@@ -31,7 +33,7 @@ def survey(*objects: Any) -> Inventory:
 
 def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughness = "quick") -> Plan:
     """What would happen? Moves nothing. `verify="bytes"` takes digests now, to be compared after the move."""
-    return _planned(given(objects), to, keep, verify)
+    return _planned(given(objects), to, keep, verify, planner=plan_for)
 
 
 def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
@@ -39,7 +41,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
     if not isinstance(plan, Plan):
         raise TypeError(f"apply takes a plan, from tm.plan(...), not {type(plan).__name__}")
     if not plan.refusals and not _unchanged(plan.inventory):
-        raise MoveRefused([_STALE])
+        plan = replace(plan, refusals=(_STALE,))
     return _applied(plan, mover, "quick" if plan.digests is None else "bytes", progress)
 
 
@@ -77,9 +79,16 @@ def move(
     return _applied(_planned(given(objects), to, keep, verify), mover, verify, progress)
 
 
-def move_named(objects: dict[str, Any], to: Device, *, progress: bool) -> Receipt:
-    """The same, of objects that have their names."""
-    return _applied(_planned(objects, to, (), "quick"), "auto", "quick", progress)
+def move_named(
+    objects: dict[str, Any],
+    to: Device,
+    *,
+    progress: bool,
+    verify: Thoroughness = "quick",
+    council: Council | None = None,
+) -> Receipt:
+    """The same, of objects that have their names, and by ranks that are known."""
+    return _applied(_planned(objects, to, (), verify), "auto", verify, progress, council)
 
 
 def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
@@ -104,11 +113,13 @@ def given(objects: Sequence[Any]) -> dict[str, Any]:
     return names_of(objects, sys._getframe(2))
 
 
-def _planned(objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: Thoroughness) -> Plan:
+def _planned(
+    objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: Thoroughness, planner: _Planner | None = None
+) -> Plan:
     if verify not in ("quick", "bytes", "off"):
         raise ValueError(f"verify is 'quick', 'bytes' or 'off', not {verify!r}")
     _freeing.wait()  # what is free is about to be counted
-    made = plan_for(objects, _target(to), keep, _devices.free_bytes)
+    made = (planner or plan_sharded)(objects, _target(to), keep, _devices.free_bytes)
     if verify == "bytes" and made.ok:
         with plain_torch():
             made = replace(made, digests=digests(made.inventory.slots))
@@ -120,6 +131,15 @@ def plan_for(objects: dict[str, Any], target: torch.device, keep: Sequence[Any],
     with plain_torch(), without_collector():
         inventory = _survey.survey(objects)
         return _plan.plan(inventory, target, keep=keep_of(objects, keep), free_bytes=free_bytes)
+
+
+def plan_sharded(objects: dict[str, Any], target: torch.device, keep: Sequence[Any], free: _plan.FreeBytes) -> Plan:
+    """The same. What FSDP has gathered it gives up first, as it does itself before its shards are touched."""
+    made = plan_for(objects, target, keep, free)
+    gathered = {id(told.about): told.about for told in made.inventory.told if told.fact.code == "R028"}
+    for module in gathered.values():
+        module.reshard()
+    return plan_for(objects, target, keep, free) if gathered else made
 
 
 # Given by a slip: what runs through a state once, and what only names it.
@@ -147,20 +167,36 @@ def keep_of(objects: dict[str, Any], keep: Sequence[Any]) -> _plan.Keep:
     return _plan.Keep(_survey.survey(named, besides=besides), [each for each in keep if isinstance(each, str)])
 
 
-def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool) -> Receipt:
-    if made.refusals:
-        raise MoveRefused(made.refusals)
+def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool, council: Council | None = None) -> Receipt:
     began = time.perf_counter()
-    carrier, why = _choice(mover, made)
+    try:
+        carrier, why = movers.choose(mover, made.moves)
+    except movers.NoSuchMover as error:
+        refusal = Refusal("R012", f"mover={mover!r}", str(error), "mover='auto'")
+        made = replace(made, refusals=made.refusals or (refusal,))
+    council = agreed("move", made, council)
     job = _apply.Job(made, carrier, why, _no_proof if verify == "off" else proof_of(made))
-    return carried_out(job, began=began, progress=progress)[0]
+    return carried_out(job, began=began, progress=progress, council=council)[0]
 
 
-def carried_out(*jobs: _apply.Job, began: float, progress: bool) -> list[Receipt]:
-    """Apply some plans, all or none, with a bar."""
+def agreed(call: str, made: Plan, council: Council | None = None) -> Council | None:
+    """Raises MoveRefused if something stands in the way, here or on another rank that has a part of the state."""
+    council = council or council_of(made.inventory)
+    if council is not None:
+        council.agree(call, made)
+    elif made.refusals:
+        raise MoveRefused(made.refusals)
+    return council
+
+
+def carried_out(*jobs: _apply.Job, began: float, progress: bool, council: Council | None = None) -> list[Receipt]:
+    """Apply some plans, all or none, on all ranks or none, with a bar."""
     words = ", ".join(f"{', '.join(job.plan.inventory.roots)} to {job.plan.target}" for job in jobs)
     with Bar(sum(job.plan.nbytes for job in jobs), words, wanted=progress) as bar:
-        return _apply.apply(*jobs, began=began, advance=bar.advance)
+        if council is None:
+            return _apply.apply(*jobs, began=began, advance=bar.advance)
+        with council.voting() as consent:
+            return _apply.apply(*jobs, began=began, advance=bar.advance, consent=consent)
 
 
 def proof_of(made: Plan) -> _apply.Proof:
@@ -180,13 +216,6 @@ def proof_of(made: Plan) -> _apply.Proof:
 
 def _no_proof(_: Windows) -> None:
     return None
-
-
-def _choice(name: str, made: Plan) -> movers.Choice:
-    try:
-        return movers.choose(name, made.moves)
-    except movers.NoSuchMover as error:
-        raise MoveRefused([Refusal("R012", f"mover={name!r}", str(error), "mover='auto'")]) from None
 
 
 _STALE = Refusal(

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchmove import _paths
 
-_DISTRIBUTED = {"torch.distributed.tensor:DTensor", "torch.distributed._shard.sharded_tensor.api:ShardedTensor"}
+_DISTRIBUTED = {"torch.distributed._shard.sharded_tensor.api:ShardedTensor"}
 PLAIN = {Tensor, nn.Parameter}
 _form = attrgetter("layout", "is_nested", "is_quantized")
 _layout, _is_nested, _is_quantized = map(attrgetter, ("layout", "is_nested", "is_quantized"))
@@ -61,7 +61,7 @@ def parts_of(tensor: Tensor) -> Parts | None:
     """Take a tensor apart. None: it travels whole (quantised, strided nested, mkldnn). Raises Unmovable."""
     kind = type(tensor)
     if f"{kind.__module__}:{kind.__qualname__}" in _DISTRIBUTED:
-        raise Unmovable("a shard of a distributed tensor: its mesh says where it is")
+        raise Unmovable("a ShardedTensor: it remembers on which device of which rank each shard is")
     wrapped: Any = tensor
     if is_traceable_wrapper_subclass(wrapped):
         return _wrapper(wrapped)
@@ -76,9 +76,10 @@ def parts_of(tensor: Tensor) -> Parts | None:
 
 def _wrapper(tensor: Any) -> Parts:
     names, context = tensor.__tensor_flatten__()
-    parts = tuple(Part(_paths.ATTRIBUTE, name, getattr(tensor, name)) for name in names)
+    inner = {name: getattr(tensor, name) for name in names}
+    # Not all that is inside need be a tensor: a distributed one names its mesh too.
+    parts = tuple(Part(_paths.ATTRIBUTE, name, part) for name, part in inner.items() if isinstance(part, Tensor))
     size, stride = tensor.size(), tensor.stride()
-    inner = {part.what: part.tensor for part in parts}
 
     def rebuild() -> Tensor:
         return type(tensor).__tensor_unflatten__(inner, context, size, stride)  # type: ignore[no-any-return]

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from torchmove import _apply, _devices, _freeing, _move, _plan, _survey
 from torchmove._collector import without_collector
-from torchmove._errors import MoveRefused
 from torchmove._records import Inventory, Note, Plan, Receipt, Refusal, Repoint
 from torchmove._storage import plain_torch
 from torchmove.parking.down import Down
@@ -72,11 +71,10 @@ class Parked(Reported):
             return self._awake[0]
         began = time.perf_counter()
         plan = waking_plan(self)
-        if plan.refusals:
-            raise MoveRefused(plan.refusals)
+        council = _move.agreed("wake", plan)
         up = Up(plan.inventory.slots)
         job = _apply.Job(plan, up, "woken", _move.proof_of(plan))
-        self.has_woken(_move.carried_out(job, began=began, progress=progress)[0], up)
+        self.has_woken(_move.carried_out(job, began=began, progress=progress, council=council)[0], up)
         return self._awake[0]
 
     def has_woken(self, receipt: Receipt, up: Up) -> None:
@@ -154,8 +152,9 @@ class parked:  # noqa: N801  # reads as the block it opens
 def park_named(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None, progress: bool) -> Parked:
     began = time.perf_counter()
     job, down = parking(objects, keep, host_bytes)
+    council = _move.agreed("park", job.plan)
     homes, before = homes_of(job.plan), free_now(job.plan)
-    receipt = _move.carried_out(job, began=began, progress=progress)[0]
+    receipt = _move.carried_out(job, began=began, progress=progress, council=council)[0]
     return has_parked(receipt, down, objects, homes, before, began)
 
 
@@ -163,9 +162,7 @@ def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None
     if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
         raise ValueError(f"host_bytes is a number of bytes, not {host_bytes!r}")
     _freeing.wait()
-    plan = _move.plan_for(objects, _CPU, keep, _free_with_arena)
-    if plan.refusals:
-        raise MoveRefused(plan.refusals)
+    plan = _move.plan_sharded(objects, _CPU, keep, _free_with_arena)
     down = Down(plan.inventory.slots, host_bytes=host_bytes)
     return _apply.Job(plan, down, "parked", _move.proof_of(plan)), down
 

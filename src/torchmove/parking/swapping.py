@@ -51,6 +51,8 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     leaving, began = names_of(_several(out), frame), time.perf_counter()
     coming = into if isinstance(into, Parked) else names_of(_several(into), frame)
     down_job, down = parking(leaving, (), host_bytes)
+    if down_job.plan.refusals:
+        raise MoveRefused(down_job.plan.refusals)
     homes, before = homes_of(down_job.plan), free_now(down_job.plan)
     plan = _plan_of(coming, homes)
     if _hindered(plan, down_job.plan):

@@ -13,6 +13,8 @@ from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from torchmove import _fsdp
+from torchmove._graphs import in_live_graphs
 from torchmove._paths import ATTRIBUTE, ITEM
 from torchmove._records import Bunch, Child, Fact, Reader, make_bunch, make_child
 from torchmove._stored import ATOMS
@@ -57,6 +59,24 @@ def read(module: nn.Module) -> Iterator[Child | Bunch | Fact]:
         if kind in _PLAIN_CONTAINERS and _holds_module(value):
             yield Fact("N020", f"modules in the plain {kind.__name__} .{name}: no optimizer sees their parameters")
         yield Child(ATTRIBUTE, name, value, "computed" if name in computed else None)
+
+
+def read_sharded(module: Any) -> Iterator[Child | Bunch | Fact]:
+    yield from read(module)
+    shards = list(_fsdp.shards_of(module))
+    if in_live_graphs([whole for whole in map(_fsdp.whole_of, shards) if whole is not None]):
+        yield Fact("R033", "a forward pass has used its shards and its graph can still run backward", _DROP_THE_GRAPH)
+    for shard in shards:
+        name, flat = _fsdp.flat_of(shard)
+        why = _fsdp.obstacle(shard)
+        if why:
+            yield Fact("R021", f"{name}: {why}", "finish the step first, or move before fully_shard")
+        if _fsdp.is_gathered(shard):
+            yield Fact("R028", f"{name} is gathered: not the shard, the whole is registered now", "model.reshard()")
+        yield Child(ITEM, f"shard of {name}", flat)
+
+
+_DROP_THE_GRAPH = "drop the loss and the outputs (del loss), or call backward() first"
 
 
 def _others(stored: dict[str, Any]) -> list[str]:
@@ -106,4 +126,4 @@ _CACHED = Fact(
     "move outside of `with parametrize.cached():`",
 )
 
-TABLE: dict[type | str, Reader] = {nn.Module: read}
+TABLE: dict[type | str, Reader] = {nn.Module: read, _fsdp.SHARDED_MODULE: read_sharded}

@@ -55,5 +55,9 @@ TABLE: dict[type | str, Reader] = {
     "torch:Stream": silent,
     "torch:Event": silent,
     "torch.distributed.device_mesh:DeviceMesh": silent,
+    # What FSDP keeps for itself; of that, the shards are told by the modules that they belong to.
+    "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState": silent,
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup": silent,
+    "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam": silent,
     "torch.distributed.distributed_c10d:ProcessGroup": silent,
 }

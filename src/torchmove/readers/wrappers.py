@@ -47,10 +47,7 @@ TABLE: dict[type | str, Reader] = {
         "R020", "DataParallel: its replicas are bound to its devices", _DISTRIBUTED_REMEDY
     ),
     "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel": _refused(
-        "R021", "FSDP shards: FSDP remembers where they were and computes with the old ones", "move before sharding"
-    ),
-    "torch.distributed.fsdp:FSDPModule": _refused(
-        "R021", "FSDP shards: FSDP remembers where they were and computes with the old ones", "move before fully_shard"
+        "R021", "FSDP shards: FSDP remembers where they were and computes with the old ones", "shard with fully_shard"
     ),
     "torch.jit._script:ScriptModule": _SCRIPTED,
     torch.jit.ScriptFunction: read_script_function,

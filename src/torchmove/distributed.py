@@ -1,0 +1,135 @@
+"""States that live on many processes: what DDP needs to move, and reports of all ranks in one table.
+
+That every rank moves or none does needs no call of its own: `tm.move`, `tm.park` and the others see to it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from torchmove import _move
+from torchmove._council import Council, council_among, council_of
+from torchmove._names import names_of
+from torchmove._records import Plan, Receipt
+from torchmove.parking import Parked
+from torchmove.report import Reported, Sheet, readable_bytes, table
+
+
+def rewrap(
+    model: DistributedDataParallel, *objects: Any, to: _move.Device, progress: bool = True
+) -> DistributedDataParallel:
+    """Move what DistributedDataParallel has wrapped, and all that belongs to it, and wrap it again with the same
+    settings.
+
+    Called on every rank, with the optimizer and whatever else hangs on the model: all ranks move, or none. The old
+    wrapper is of no use afterwards.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise TypeError(
+            f"rewrap takes a DistributedDataParallel model, not a {type(model).__name__}: tm.move moves that"
+        )
+    inside: nn.Module = model.module
+    named = {"model.module": inside}
+    named |= names_of([each for each in objects if each is not inside], sys._getframe(1))
+    council = council_among(distributed.get_process_group_ranks(model.process_group))
+    before = next((parameter.device for parameter in inside.parameters()), torch.device("cpu"))
+    receipt = _move.move_named(named, to, progress=progress, council=council)
+    try:
+        wrapped = DistributedDataParallel(inside, **_settings(model, receipt.plan.target))
+    except Exception:
+        _move.move_named(named, before, progress=progress, council=council)
+        raise
+    _let_go(model)
+    for hook, state in getattr(model, "_comm_hooks", ()):
+        wrapped.register_comm_hook(state, hook)
+    wrapped.require_backward_grad_sync = model.require_backward_grad_sync
+    wrapped.training = model.training
+    return wrapped
+
+
+def _settings(model: Any, target: torch.device) -> dict[str, Any]:
+    """As it was made, but for the device; and without sending the weights around: they are the same everywhere."""
+    settings = {name: getattr(model, name) for name in _SETTINGS if hasattr(model, name)}
+    settings["bucket_cap_mb"] = model.bucket_bytes_cap / (1 << 20)
+    settings["device_ids"] = None if target.type == "cpu" or model.device_ids is None else [target]
+    settings["init_sync"] = False
+    return settings
+
+
+_SETTINGS = (
+    *("dim", "broadcast_buffers", "process_group", "find_unused_parameters"),
+    *("gradient_as_bucket_view", "static_graph", "mixed_precision"),
+)
+
+
+def _let_go(model: Any) -> None:
+    """The old wrapper still listens to the parameters: two that reduce the same gradients would be one too many."""
+    model._remove_autograd_hooks()
+
+
+# ---------------------------------------------------------------- reports of all ranks
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ByRank(Reported):
+    """What each rank says about its part, the slowest first."""
+
+    rows: tuple[dict[str, Any], ...]
+
+    def sheet(self) -> Sheet:
+        columns = ("rank", "tensors", "bytes", "seconds", "GB/s", "mover", "still held")
+        cells = [tuple(_cell(row[column]) for column in _COLUMNS) for row in self.rows]
+        slowest = self.rows[0]
+        title = f"{len(self.rows)} ranks, {readable_bytes(sum(row['bytes'] for row in self.rows))} together"
+        if slowest["seconds"] is not None:
+            title += f"; the slowest is rank {slowest['rank']}, {slowest['seconds']:.3g} s"
+        return Sheet(title, (), (table("ranks", columns, cells, total=len(cells)),))
+
+    def facts(self) -> dict[str, Any]:
+        return {"ranks": list(self.rows)}
+
+
+_COLUMNS = ("rank", "tensors", "bytes", "seconds", "gb_per_second", "mover", "held_bytes")
+
+
+def _cell(value: Any) -> object:
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else value
+
+
+def by_rank(report: Plan | Receipt | Parked) -> ByRank:
+    """The plan, receipt or parked state of every rank in one table. Called on every rank."""
+    row = _row(report)
+    council = _council(report)
+    rows = [row] if council is None else council.gather(row, "gathering reports")
+    return ByRank(tuple(sorted(rows, key=lambda each: (-(each["seconds"] or 0), each["rank"]))))
+
+
+def _council(report: Plan | Receipt | Parked) -> Council | None:
+    plan = report if isinstance(report, Plan) else _receipt(report).plan
+    known = council_of(plan.inventory) if any(shell.tensor is not None for shell in plan.inventory.shells) else None
+    if known is not None or not distributed.is_initialized():
+        return known
+    return council_among(range(distributed.get_world_size()))
+
+
+def _receipt(report: Receipt | Parked) -> Receipt:
+    return report.receipt if isinstance(report, Parked) else report
+
+
+def _row(report: Plan | Receipt | Parked) -> dict[str, Any]:
+    rank = distributed.get_rank() if distributed.is_initialized() else 0
+    if isinstance(report, Plan):
+        rest: Sequence[Any] = (None, None, None, None)
+        plan = report
+    else:
+        receipt = _receipt(report)
+        plan, held = receipt.plan, sum(each.nbytes for each in receipt.held)
+        rest = (receipt.seconds, receipt.bytes_per_second / 1e9, receipt.mover, held)
+    return dict(zip(_COLUMNS, (rank, plan.tensors, plan.nbytes, *rest), strict=True))
