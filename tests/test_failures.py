@@ -19,6 +19,7 @@ from zoo import numbers
 import torchmove as tm
 from torchmove import _plan
 from torchmove._survey import survey
+from torchmove.testing import refresh
 
 
 def codes(error: pytest.ExceptionInfo[tm.MoveRefused]) -> set[str]:
@@ -552,11 +553,17 @@ def test_distributed_data_parallel_is_refused(process_group):
     assert wrapped.module.weight.device.type == "cpu"
 
 
-def test_fsdp_shards_are_refused(process_group):
-    model = nn.Sequential(nn.Linear(2, 2))
+def test_fsdp_shards_move_unless_fsdp_moves_them_itself(process_group):
+    """On many ranks: tests/test_distributed.py."""
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    model, offloaded = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
     torch.distributed.fsdp.fully_shard(model[0], mesh=mesh)
-    assert "R021" in refuses(model)
+    before = model[0].weight.to_local().data_ptr()
+    refresh(model)
+    assert model[0].weight.to_local().data_ptr() != before
+    policy = torch.distributed.fsdp.CPUOffloadPolicy(pin_memory=False)
+    torch.distributed.fsdp.fully_shard(offloaded[0], mesh=mesh, offload_policy=policy)
+    assert "R021" in refuses(offloaded)
 
 
 def test_models_that_accelerate_placed_are_refused():

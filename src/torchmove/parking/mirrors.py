@@ -103,12 +103,20 @@ class Mirrors:
         spans = self.arena.take([each.nbytes for each in missing], locked=locked, most=most)
         for each, span in zip(missing, spans, strict=True):
             if span is not None:
-                ref = _Ref(each.tensor, self._dead.append)
+                ref = _Ref(each.tensor, self._died)
                 ref.key = id(each.tensor)
                 self._known[ref.key] = Mirror(span, ref, each.group)
 
     def forget(self, tensors: Iterable[Tensor]) -> None:
         self._drop([mirror for mirror in map(self.of, tensors) if mirror is not None])
+
+    def _died(self, ref: weakref.ref[Tensor]) -> None:
+        """Python calls this at any moment, so it does next to nothing; but what is on the device goes at once."""
+        assert isinstance(ref, _Ref)
+        mirror = self._known.get(ref.key)
+        if mirror is not None and mirror.tensor is ref:
+            mirror.truth = None
+        self._dead.append(ref)
 
     def sweep(self) -> None:
         """Take back what belonged to tensors that are gone."""
