@@ -5,6 +5,7 @@ What runs on each rank is in tests/ranks/program.py.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -79,6 +80,14 @@ def test_a_world_of_one_is_as_without():
         assert model.weight.device == torch.device("twin:0")
     finally:
         distributed.destroy_process_group()
+
+
+def test_the_agreement_costs_the_same_however_many_tensors_there_are():
+    command = [sys.executable, "benchmarks/planning.py", "--ranks", "16", "--tensors", "100", "1000", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROGRAM.parents[2])
+    few, many = json.loads(done.stdout)
+    assert {**few, "tensors": 1000} == many
+    assert (few["exchanges"], few["committed_in_peace"], few["committed_in_trouble"]) == (2, 16, 0)
 
 
 def test_rewrap_says_what_it_takes():

@@ -5,6 +5,7 @@ That every rank moves or none does needs no call of its own: `tm.move`, `tm.park
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,6 +58,10 @@ def rewrap(
 def _settings(model: Any, target: torch.device) -> dict[str, Any]:
     """As it was made, but for the device; and without sending the weights around: they are the same everywhere."""
     settings = {name: getattr(model, name) for name in _SETTINGS if hasattr(model, name)}
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    settings["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = (
+        model.broadcast_buffers
+    )
     settings["bucket_cap_mb"] = model.bucket_bytes_cap / (1 << 20)
     settings["device_ids"] = None if target.type == "cpu" or model.device_ids is None else [target]
     settings["init_sync"] = False
@@ -64,7 +69,7 @@ def _settings(model: Any, target: torch.device) -> dict[str, Any]:
 
 
 _SETTINGS = (
-    *("dim", "broadcast_buffers", "process_group", "find_unused_parameters"),
+    *("dim", "process_group", "find_unused_parameters"),
     *("gradient_as_bucket_view", "static_graph", "mixed_precision"),
 )
 
