@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import itertools
 import os
 import random
 import signal
@@ -420,8 +421,6 @@ def test_ctrl_c_changes_nothing(way, device):
 
 
 def test_what_cannot_be_locked_goes_to_ordinary_memory(monkeypatch, device):
-    monkeypatch.setattr(down, "is_addressed", lambda _: True)
-    monkeypatch.setattr(lanes, "is_addressed", lambda each: each.type == "cuda")
     monkeypatch.setattr(arena, "CHUNK", arena._pages.HUGE_PAGE)
     if device.type != "cuda":
         pytest.skip("memory is locked for CUDA devices alone")
@@ -473,6 +472,26 @@ def test_a_thousand_cycles_take_no_more_memory_than_one(device):
         tm.park(model, optimizer).wake()
     assert in_use(device) == used
     assert mirrors.arena.nbytes == kept
+
+
+def test_no_span_crosses_from_one_locked_chunk_into_the_next(monkeypatch):
+    """Torch, and whoever else copies what is parked, knows nothing of them."""
+    monkeypatch.setattr(arena, "CHUNK", 10_000)
+    chance, made = random.Random(0), arena.Arena()
+    spans: list[arena.Span] = []
+    for _ in range(200):
+        spans += [each for each in made.take([chance.randrange(1, 15_000) for _ in range(20)], locked=False) if each]
+        for span in spans:
+            start, stop = span.offset, span.offset + span.nbytes
+            assert not any(start < border < stop for border in span.extent.borders)
+        taken = sorted((id(span.extent), span.offset, span.nbytes) for span in spans)
+        assert all(one[0] != other[0] or one[1] + one[2] <= other[1] for one, other in itertools.pairwise(taken))
+        chance.shuffle(spans)
+        made.give_back(spans[:15])
+        del spans[:15]
+    made.give_back(spans)
+    made.shrink()
+    assert made.nbytes == 0
 
 
 def test_the_memory_of_states_that_are_gone_is_used_again(device):

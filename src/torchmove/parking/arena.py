@@ -11,9 +11,11 @@ import ctypes
 import os
 import threading
 import weakref
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -24,14 +26,20 @@ from torchmove._interrupts import HeldInterrupts
 from torchmove.staging import CannotLock, cores, lock, unlock
 
 LINE = 512  # spans begin at multiples of it, as torch's blocks of CUDA memory do
-CHUNK = 512 << 20  # what is locked at once; a copy must not cross from one into the next
+CHUNK = 512 << 20  # about what is locked at once
+_PAGE = 4096  # two chunks do not share one
 _TOUCHED_AT_ONCE = 16 << 20
 
 
 class Extent:
-    """One piece of the arena. The first `ready` bytes of it can be used."""
+    """One piece of the arena, made for spans of some sizes. The first `ready` bytes of it can be used.
 
-    def __init__(self, nbytes: int, *, locked: bool) -> None:
+    It is locked by chunks. A copy must not cross from one into the next, whoever makes it: so no span does.
+    """
+
+    def __init__(self, sizes: Sequence[int], *, locked: bool) -> None:
+        self.borders = _borders(sizes)
+        nbytes = self.borders[-1]
         owner = torch.empty(nbytes + _pages.HUGE_PAGE, dtype=torch.uint8, device="cpu")
         _pages.ask_for_huge_pages(owner)
         self.address = owner.data_ptr() + -owner.data_ptr() % _pages.HUGE_PAGE
@@ -39,7 +47,7 @@ class Extent:
         self.memory = (ctypes.c_uint8 * nbytes).from_address(self.address)
         self.ready = 0 if locked else nbytes
         self.refused = ""  # why no more of it can be made ready
-        self.free: list[tuple[int, int]] = [(0, nbytes)]  # offsets and sizes, in order
+        self.free = [(start, stop - start) for start, stop in pairwise(self.borders)]  # offsets and sizes, in order
         self._touched = False
         locks: list[int] = []
         self._locks = locks
@@ -57,7 +65,7 @@ class Extent:
         while self.ready < upto:
             if self.refused:
                 raise CannotLock(self.refused)
-            stop = min(self.ready + CHUNK, self.nbytes)
+            stop = self.borders[bisect_right(self.borders, self.ready)]
             with HeldInterrupts():  # what is locked is on the list
                 self._lock(self.ready, stop)
 
@@ -84,7 +92,7 @@ class Extent:
     def put_back(self, parts: Iterable[tuple[int, int]]) -> None:
         joined: list[tuple[int, int]] = []
         for start, size in sorted([*self.free, *parts]):
-            if joined and sum(joined[-1]) == start:
+            if joined and sum(joined[-1]) == start and start not in self.borders:
                 joined[-1] = (joined[-1][0], joined[-1][1] + size)
             else:
                 joined.append((start, size))
@@ -92,7 +100,7 @@ class Extent:
 
     @property
     def is_empty(self) -> bool:
-        return self.free == [(0, self.nbytes)]
+        return sum(size for _, size in self.free) == self.nbytes
 
 
 def _give_back(_owner: Tensor, locks: list[int], process: int) -> None:
@@ -143,7 +151,7 @@ class Arena:
                 missing.append(index)
                 left = None if left is None else left - rounded(nbytes)
         if missing:
-            self.extents.append(Extent(sum(rounded(sizes[index]) for index in missing), locked=locked))
+            self.extents.append(Extent([sizes[index] for index in missing], locked=locked))
             for index in missing:
                 spans[index] = self._cut(sizes[index], locked=locked, among=self.extents[-1:])
         return spans
@@ -165,6 +173,17 @@ class Arena:
     def shrink(self) -> None:
         """Let go of the extents in which nothing is."""
         self.extents = [extent for extent in self.extents if not extent.is_empty]
+
+
+def _borders(sizes: Sequence[int]) -> list[int]:
+    """Where chunks begin, and where the last one ends, if spans of these sizes are cut in this order."""
+    borders, end = [0], 0
+    for nbytes in map(rounded, sizes):
+        if borders[-1] < end and end + nbytes - borders[-1] > CHUNK:
+            end = -(-end // _PAGE) * _PAGE
+            borders.append(end)
+        end += nbytes
+    return [*borders, end]
 
 
 def rounded(nbytes: int) -> int:

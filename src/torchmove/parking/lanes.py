@@ -5,6 +5,7 @@ On CUDA, neighbours are copied, and looked at, as one run of memory: a state of 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmove._records import Advance
-from torchmove.parking.arena import CHUNK, LINE, Extent, rounded
+from torchmove.parking.arena import LINE, Extent, rounded
 from torchmove.parking.segments import end_of_memory
 
 
@@ -128,14 +129,11 @@ class Lane:
 
 
 def _within_chunks(run: Piece) -> Iterator[Piece]:
-    """The run, cut where one locked chunk of the arena ends and the next begins."""
-    if run.seen is not None:
-        yield run
-        return
-    start, stop = run.offset, run.offset + run.nbytes
+    """The run, cut where one chunk of the arena ends and the next begins."""
+    start, stop, borders = run.offset, run.offset + run.nbytes, run.extent.borders
     while start < stop:
-        end = min(stop, start // CHUNK * CHUNK + CHUNK)
-        yield run.part(start - run.offset, end - run.offset)
+        end = min(stop, borders[bisect_right(borders, start)])
+        yield run if (start, end) == (run.offset, stop) else run.part(start - run.offset, end - run.offset)
         start = end
 
 

@@ -39,7 +39,8 @@ def rooms(wanted: Sequence[Room], device: torch.device) -> Iterator[Tensor]:
     for segment in _segments(wanted):
         nbytes = sum(rounded(room.nbytes) for room in segment if room.nbytes > SMALL_BYTES)
         if nbytes:
-            torch.empty(nbytes, dtype=torch.uint8, device=device)  # and let go of at once
+            with suppress(torch.OutOfMemoryError):  # not in one piece; what is in torch's cache may do
+                torch.empty(nbytes, dtype=torch.uint8, device=device)  # and let go of at once
         for room in segment:
             yield room.make()
         left = -nbytes % _STEP
