@@ -117,7 +117,7 @@ class Down:
 
     def send(self, pieces: list[Piece]) -> None:
         pieces.sort(key=lambda piece: piece.address)
-        for run in runs(pieces):
+        for run in runs(pieces, to_be_read=True):
             try:
                 self.lane.carry(run)
             except CannotLock as error:

@@ -63,13 +63,13 @@ def is_addressed(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def runs(pieces: Iterable[Piece]) -> list[Piece]:
-    """Neighbours joined: what is between them is less than a line, and belongs to the first of them."""
+def runs(pieces: Iterable[Piece], *, to_be_read: bool) -> list[Piece]:
+    """Neighbours joined. What is between them is less than a line; to be written to, it must be nobody's."""
     joined: list[Piece] = []
     end = 0
     for piece in pieces:
         last = joined[-1] if joined else None
-        if last is not None and piece.address + piece.nbytes <= end and _are_neighbours(last, piece):
+        if last is not None and piece.address + piece.nbytes <= end and _are_neighbours(last, piece, to_be_read):
             joined[-1] = last._replace(nbytes=piece.address + piece.nbytes - last.address)
         else:
             joined.append(piece)
@@ -77,12 +77,14 @@ def runs(pieces: Iterable[Piece]) -> list[Piece]:
     return joined
 
 
-def _are_neighbours(one: Piece, other: Piece) -> bool:
+def _are_neighbours(one: Piece, other: Piece, to_be_read: bool) -> bool:
     return (
         one.extent is other.extent
         and one.device == other.device
         and other.address - one.address == other.offset - one.offset == rounded(one.nbytes)
         and one.address % LINE == 0
+        # Torch's own allocator gives out whole lines; of another one that is not known.
+        and (to_be_read or one.nbytes % LINE == 0 or torch.cuda.get_allocator_backend() == "native")
     )
 
 

@@ -109,7 +109,7 @@ class Up:
             assert copy is not None
             at += ((item, piece) for piece in item.pieces(copy))
         at.sort(key=lambda pair: pair[1].address)
-        joined = runs(piece for _, piece in at)
+        joined = runs((piece for _, piece in at), to_be_read=False)
         arrived: list[Run | None] = []
         for run in joined:
             self.lane.carry(run)
