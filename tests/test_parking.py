@@ -585,6 +585,14 @@ def test_swap_with_one_that_was_never_parked(device):
     assert leaves.weight.device == device
 
 
+def test_one_cannot_leave_and_come_at_once(device):
+    model = nn.Linear(3, 3).to(device)
+    with pytest.raises(ValueError, match="in common"):
+        tm.swap(out=model, into=[model])
+    with pytest.raises(TypeError, match="holds no state"):
+        tm.swap(out=model.parameters(), into=nn.Linear(2, 2))
+
+
 def test_swap_where_there_is_room_for_one(twin):
     policy, reward = nn.Linear(100, 100).to("twin:0"), nn.Linear(100, 100).to("twin:0")
     resting = tm.park(reward)

@@ -123,6 +123,10 @@ def moved_twice(make: Callable[[], State], **options: Any) -> None:
     assert_alike(one, other)
     parked.wake()
     assert {local_device(parameter) for parameter in one[0].parameters()} == {"twin:0"}
+    swapped = tm.swap(out=one, into=nn.Linear(3, 3))
+    assert {local_device(parameter) for parameter in one[0].parameters()} == {"cpu"}
+    swapped.parked.wake()
+    assert {local_device(parameter) for parameter in one[0].parameters()} == {"twin:0"}
     tm.move(*one, to="cpu")
     go_on_alike(one, other, **options)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchmove import _apply, _devices, _move
-from torchmove._errors import MoveRefused
-from torchmove._names import names_of
 from torchmove._records import Plan, Receipt
 from torchmove.parking.resting import (
     Homes,
@@ -47,22 +44,25 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     `out` is an object, or a list or tuple of them. `into` is what `tm.park` returned, which goes back where it was, or
     objects on the CPU, which go where `out` was. Where the device has room for both they cross on the way.
     """
-    frame = sys._getframe(1)
-    leaving, began = names_of(_several(out), frame), time.perf_counter()
-    coming = into if isinstance(into, Parked) else names_of(_several(into), frame)
+    leaving, began = _move.given(_several(out)), time.perf_counter()
+    coming = into if isinstance(into, Parked) else _move.given(_several(into))
+    arriving = coming.objects if isinstance(coming, Parked) else coming
+    if {id(each) for each in leaving.values()} & {id(each) for each in arriving.values()}:
+        raise ValueError("out and into have an object in common: it cannot leave and come at the same time")
     down_job, down = parking(leaving, (), host_bytes)
-    if down_job.plan.refusals:
-        raise MoveRefused(down_job.plan.refusals)
+    council = _move.agreed("swap out", down_job.plan)
     homes, before = homes_of(down_job.plan), free_now(down_job.plan)
     plan = _plan_of(coming, homes)
-    if _hindered(plan, down_job.plan):
-        raise MoveRefused(plan.refusals)
-    if plan.refusals:
+    at_once = not plan.refusals
+    if not at_once and not _is_hindered(plan, down_job.plan):
+        plan = replace(plan, refusals=())  # there will be room when the other is gone
+    council = _move.agreed(f"swap in, {'at once' if at_once else 'in turn'},", plan, council)
+    if not at_once:
         return _one_by_one(leaving, coming, host_bytes, progress)
     up = Up(plan.inventory.slots)
     up_job = _apply.Job(plan, up, "swapped", _move.proof_of(plan))
     # The one that leaves goes first: it waits for what is written to it, and would wait for the other too.
-    left, came = _move.carried_out(down_job, up_job, began=began, progress=progress)
+    left, came = _move.carried_out(down_job, up_job, began=began, progress=progress, council=council)
     if isinstance(coming, Parked):
         coming.has_woken(came, up)
     return Swap(has_parked(left, down, leaving, homes, before, began), came, at_once=True)
@@ -79,7 +79,7 @@ def _plan_of(coming: Parked | dict[str, Any], homes: Homes) -> Plan:
     return _move.plan_for(coming, target, (), _devices.free_bytes)
 
 
-def _hindered(coming: Plan, leaving: Plan) -> bool:
+def _is_hindered(coming: Plan, leaving: Plan) -> bool:
     """Would it not come even if the other were gone?"""
     if any(refusal.code != "R042" for refusal in coming.refusals):
         return True
