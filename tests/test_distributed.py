@@ -52,6 +52,7 @@ def test_fsdp_at_all_moments_and_in_all_modes():
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_what_goes_wrong_on_one_rank_goes_wrong_on_none_else(ranks):
     cases = ["a_fault_at_any_stage", "a_refusal_on_one_rank", "an_interrupt_on_one_rank", "different_calls"]
+    cases += ["a_swap_that_fails_on_one_rank"]
     said = run(ranks, *cases)
     assert all(f"done: {case}" in said for case in cases)
     assert "different calls were refused after" in said

@@ -192,20 +192,42 @@ def test_frozen_weights_do_not_travel(device):
 def test_the_fingerprint_finds_any_bit_and_any_exchange():
     torch.manual_seed(0)
     flat = torch.randint(0, 256, (3 * fingerprints.MIB + 12345,), dtype=torch.uint8)
-    before = fingerprints.fingerprint(flat)
+    factors = fingerprints.factors_on(torch.device("cpu"))
+
+    def fingerprint(given: Tensor) -> Tensor:
+        return fingerprints.fingerprint(given, factors)
+
+    before = fingerprint(flat)
     assert before.shape == (4,)
     for at in [0, 1, 4095, 4096, fingerprints.MIB - 1, fingerprints.MIB, 3 * fingerprints.MIB, len(flat) - 1]:
         changed = flat.clone()
         changed[at] ^= 1 << random.Random(at).randrange(8)
-        differs = fingerprints.fingerprint(changed) != before
+        differs = fingerprint(changed) != before
         assert differs.nonzero().flatten().tolist() == [at // fingerprints.MIB]
     words = flat[: 3 * fingerprints.MIB].view(torch.int64)
+    for at, change in itertools.product([0, 77, 131071, 131072], [-1, 1 << 63, 1 << 32, 1, 0x80000000]):
+        changed = words.clone()
+        changed[at] ^= change if change < 1 << 63 else -(1 << 63)
+        assert (fingerprint(changed.view(torch.uint8)) != before[:3]).nonzero().flatten().tolist() == [at // 131072]
     for one, other in [(0, 1), (0, 256), (0, 512), (5, 513), (1023, 131071)]:
         for given in (words, words.clone().index_fill_(0, torch.tensor([other]), int(words[one]) ^ -(1 << 63))):
             changed = given.clone()
             changed[[one, other]] = given[[other, one]]
-            found, was = (fingerprints.fingerprint(each.view(torch.uint8)) for each in (changed, given))
+            found, was = (fingerprint(each.view(torch.uint8)) for each in (changed, given))
             assert (found != was).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("side", [64, 1024])
+def test_rows_of_a_table_that_change_places_are_found(dtype, side, device):
+    """Its rows and columns have the same sums as before."""
+    table = nn.Parameter(torch.eye(side).to(dtype).to(device), requires_grad=False)
+    tm.park(table).wake()
+    exchanged = torch.eye(side).to(dtype)[[2, 1, 0, *range(3, side)]]
+    table.data.copy_(exchanged)
+    with tm.parked(table) as parked:
+        assert parked.copied_bytes
+        assert torch.equal(table.detach(), exchanged)
 
 
 # ---------------------------------------------------------------- while it is parked
@@ -299,6 +321,61 @@ def test_one_who_moved_it_home_by_hand_finds_it_awake(device):
     parked = tm.park(model)
     tm.move(model, to=device)
     assert not parked.wake().plan.moves
+    assert model.weight.device == device
+
+
+def test_reports_kept_in_the_state_are_no_part_of_it(device):
+    class Trainer:
+        def __init__(self):
+            self.model = nn.Linear(4, 4).to(device)
+
+    trainer = Trainer()
+    trainer.handle = tm.park(trainer)
+    trainer.handle.wake()
+    trainer.receipt = tm.move(trainer, to="cpu")
+    tm.move(trainer, to=device)
+    assert tm.verify(trainer, on=device).ok
+    with pytest.raises(TypeError, match="Parked holds no state"):
+        tm.park(trainer.handle)
+
+
+def test_new_state_wakes_beside_its_parameter(twin):
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4).to("twin:0"), nn.Linear(4, 4).to("twin:1"))
+    optimizer = torch.optim.Adam(model.parameters())
+    with tm.parked(model, optimizer):
+        model[2](model[1](model[0](torch.tensor([1, 2])))).sum().backward()
+        optimizer.step()
+    for layer in model:
+        for key, value in optimizer.state[layer.weight].items():
+            assert value.device == (torch.device("cpu") if key == "step" else layer.weight.device)
+        assert layer.weight.grad.device == layer.weight.device
+
+
+def test_what_is_new_in_something_kept_is_kept(device):
+    model, ema = nn.Linear(4, 4).to(device), nn.Linear(4, 4)
+    with tm.parked(model, ema, keep=[ema]):
+        ema.load_state_dict({"weight": torch.ones(4, 4), "bias": torch.ones(4)}, assign=True)
+    assert ema.weight.device.type == "cpu"
+
+
+def test_a_block_that_cannot_wake_hands_the_state_over(device):
+    model, alive = nn.Linear(4, 4).to(device), []
+
+    def work(error: type[Exception] | None) -> None:
+        with tm.parked(model):
+            alive.append(model(torch.ones(1, 4)).sum())
+            if error is not None:
+                raise error
+
+    with pytest.warns(UserWarning, match="could not be woken"), pytest.raises(KeyError) as raised:
+        work(KeyError)
+    alive.clear()
+    raised.value.parked.wake()
+    assert model.weight.device == device
+    with pytest.raises(tm.MoveRefused, match="R033") as refused:
+        work(None)
+    alive.clear()
+    refused.value.parked.wake()
     assert model.weight.device == device
 
 
@@ -504,6 +581,14 @@ def test_the_memory_of_states_that_are_gone_is_used_again(device):
         gc.collect()
 
 
+def test_what_grows_does_not_leave_its_old_places_behind(device):
+    model = nn.Module()
+    for size in range(1, 20):
+        model.replay = torch.zeros(size << 16, device=device)
+        with tm.parked(model):
+            assert mirrors.arena.nbytes <= 2 * model.replay.nbytes
+
+
 def test_release_gives_back_all_but_what_is_parked(device):
     awake, parked = nn.Linear(300, 300).to(device), nn.Linear(200, 200).to(device)
     before = trace(dict(parked.named_parameters()))
@@ -589,6 +674,8 @@ def test_one_cannot_leave_and_come_at_once(device):
     model = nn.Linear(3, 3).to(device)
     with pytest.raises(ValueError, match="in common"):
         tm.swap(out=model, into=[model])
+    with pytest.raises(ValueError, match=r"both hold"):
+        tm.swap(out=model, into=nn.Sequential(model, nn.Linear(3, 3)))
     with pytest.raises(TypeError, match="holds no state"):
         tm.swap(out=model.parameters(), into=nn.Linear(2, 2))
 

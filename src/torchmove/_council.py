@@ -103,8 +103,9 @@ class Council:
 def said_of(call: str, plan: Plan) -> Said:
     """The target's kind counts, not its index: each rank has a device of its own."""
     inventory = plan.inventory
-    paths = "\n".join(sorted({str(shell.path) for shell in inventory.shells}))
-    state = hashlib.blake2b(paths.encode(), digest_size=8).hexdigest()
+    words = [str(shell.path) for shell in inventory.shells]
+    words += [place.type for place in plan.placement]  # what is kept on one rank is kept on all
+    state = hashlib.blake2b("\n".join(words).encode(), digest_size=8).hexdigest()
     refusals = tuple(_short(refusal) for refusal in plan.refusals[:_MOST_REFUSALS])
     return Said(f"{call} to {plan.target.type}", state, ", ".join(inventory.roots)[:_MOST_WORDS], refusals)
 

@@ -41,7 +41,8 @@ def obstacle(shard: Any) -> str:
     """Why a shard cannot move now, if so."""
     if shard.offload_to_cpu:
         return "CPUOffloadPolicy: FSDP itself moves this shard, to the device and back, in every step"
-    if shard.unsharded_accumulated_grad is not None:
+    whole = getattr(shard, "_unsharded_param", None)
+    if shard.unsharded_accumulated_grad is not None or (whole is not None and whole.grad is not None):
         return "gradients are accumulated over the whole parameter, without reduction: FSDP holds them, not the state"
     return ""
 

@@ -20,6 +20,7 @@ from torchmove._paths import CALL
 from torchmove._progress import Bar
 from torchmove._records import Inventory, Plan, Receipt, Refusal, Verdict, Windows
 from torchmove._storage import plain_torch
+from torchmove.report import Reported
 
 Device = torch.device | str | int
 Thoroughness = Literal["quick", "bytes", "off"]
@@ -143,7 +144,7 @@ def plan_sharded(objects: dict[str, Any], target: torch.device, keep: Sequence[A
 
 
 # Given by a slip: what runs through a state once, and what only names it.
-_NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, type, str, bytes, int, float)
+_NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, Reported, type, str, bytes, int, float)
 
 
 def _target(to: Any, argument: str = "to") -> torch.device:

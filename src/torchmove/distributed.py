@@ -17,8 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchmove import _move
 from torchmove._council import Council, council_among, council_of
+from torchmove._errors import MoveRefused
 from torchmove._names import names_of
-from torchmove._records import Plan, Receipt
+from torchmove._records import Plan, Receipt, Refusal
 from torchmove.parking import Parked
 from torchmove.report import Reported, Sheet, readable_bytes, table
 
@@ -36,6 +37,9 @@ def rewrap(
         raise TypeError(
             f"rewrap takes a DistributedDataParallel model, not a {type(model).__name__}: tm.move moves that"
         )
+    if not model.require_backward_grad_sync:
+        why = "gradients are not synchronised now (no_sync): the new wrapper would never begin to"
+        raise MoveRefused([Refusal("R020", "model", why, "leave the block of no_sync() first")])
     inside: nn.Module = model.module
     named = {"model.module": inside}
     named |= names_of([each for each in objects if each is not inside], sys._getframe(1))
@@ -50,7 +54,6 @@ def rewrap(
     _let_go(model)
     for hook, state in getattr(model, "_comm_hooks", ()):
         wrapped.register_comm_hook(state, hook)
-    wrapped.require_backward_grad_sync = model.require_backward_grad_sync
     wrapped.training = model.training
     return wrapped
 
@@ -75,8 +78,15 @@ _SETTINGS = (
 
 
 def _let_go(model: Any) -> None:
-    """The old wrapper still listens to the parameters: two that reduce the same gradients would be one too many."""
+    """The old wrapper must not reduce gradients any more, and so it must not be used: the ranks would train apart."""
     model._remove_autograd_hooks()
+    model.forward = _was_exchanged
+
+
+def _was_exchanged(*_: Any, **__: Any) -> None:
+    raise RuntimeError(
+        "tm.rewrap has wrapped this model again: use what it returned, the old wrapper trains each rank apart"
+    )
 
 
 # ---------------------------------------------------------------- reports of all ranks
@@ -110,6 +120,8 @@ def _cell(value: Any) -> object:
 
 def by_rank(report: Plan | Receipt | Parked) -> ByRank:
     """The plan, receipt or parked state of every rank in one table. Called on every rank."""
+    if not isinstance(report, (Plan, Receipt, Parked)):
+        raise TypeError(f"by_rank takes a plan, a receipt or a parked state, not a {type(report).__name__}")
     row = _row(report)
     council = _council(report)
     rows = [row] if council is None else council.gather(row, "gathering reports")

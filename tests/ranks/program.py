@@ -186,6 +186,13 @@ def fsdp_at_other_moments() -> None:
 
 
 def fsdp_offloaded_is_refused() -> None:
+    state = sharded()
+    for layer in state[0]:
+        if isinstance(layer, nn.Linear):
+            layer.set_requires_gradient_sync(False)
+    backward(state, 0)
+    with refused("R021"):
+        tm.move(*state, to="cpu")
     state = sharded(offload_policy=CPUOffloadPolicy(pin_memory=False))
     with refused("R021"):
         tm.move(*state, to="cpu")
@@ -210,6 +217,13 @@ def ddp() -> None:
         # DDP orders its buckets anew after its first step, and many numbers are summed in the order of buckets.
         other = (DistributedDataParallel(other[0].module, bucket_cap_mb=1, gradient_as_bucket_view=True), other[1])
     go_on_alike((again, one[1]), other)
+    with again.no_sync(), refused("R020"):
+        tm.rewrap(again, one[1], to="cpu")
+    try:
+        one[0](torch.ones(1, 6))
+    except RuntimeError as error:
+        said = str(error)
+    assert "use what it returned" in said
 
 
 # ---------------------------------------------------------------- something goes wrong on one rank
@@ -287,6 +301,25 @@ def a_fault_at_any_stage() -> None:
     tm.move(*one, to="twin:0")
     tm.move(*one, to="cpu")
     go_on_alike(one, other)
+
+
+def a_swap_that_fails_on_one_rank() -> None:
+    from torchmove.parking import lanes
+
+    one, _, before = in_mid_training()
+    tm.move(*one, to="twin:0")
+    comes = nn.Linear(5, 5)
+    real = broken_at(lanes.Lane, "copy", 2)
+    with fails("no room here"):
+        tm.swap(out=one, into=comes)
+    lanes.Lane.copy = real
+    assert bits(one) == before
+    assert comes.weight.device.type == "cpu"
+    assert {local_device(parameter) for parameter in one[0].parameters()} == {"twin:0"}
+    with refused("R050"):
+        tm.move(*one, to="cpu", keep=[one[1]] if on_the_last_rank() else [])
+    tm.swap(out=one, into=comes)
+    assert bits(one) == before
 
 
 def a_refusal_on_one_rank() -> None:

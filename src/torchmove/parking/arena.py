@@ -144,6 +144,8 @@ class Arena:
     def take(self, sizes: Sequence[int], *, locked: bool, most: int | None = None) -> list[Span | None]:
         """A span for each size: of what is there, then of one new extent, as far as `most` bytes allow."""
         spans: list[Span | None] = [self._cut(nbytes, locked=locked) for nbytes in sizes]
+        if None in spans:
+            self.shrink()  # what is free is in pieces too small: those that are all free make room for a larger one
         left = None if most is None else most - self.nbytes
         missing: list[int] = []
         for index, nbytes in enumerate(sizes):

@@ -13,7 +13,7 @@ from torchmove import movers
 from torchmove._records import Advance, Load, Slots
 from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.arena import rounded
-from torchmove.parking.fingerprints import MIB, fingerprint
+from torchmove.parking.fingerprints import MIB, factors_on, fingerprint
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
 from torchmove.parking.mirrors import Mirror, Run, Versions, Wanted, mirrors
 from torchmove.parking.segments import SMALL_BYTES, fillers
@@ -162,7 +162,11 @@ def _told_apart(pairs: Sequence[_Pair]) -> tuple[list[Piece], dict[Run, list[_Pa
 def _asked(suspects: Iterable[Run], pairs: Sequence[_Pair]) -> list[tuple[Run, list[tuple[int, Tensor]]]]:
     """The differences of each run, for which nothing has been waited yet."""
     present = {(item.address, item.nbytes): item for item, _ in pairs} if suspects else {}
-    return [(run, list(_differences(run, present))) for run in suspects]
+    try:
+        factors = {device: factors_on(device) for device in {run.piece.device for run in suspects}}
+        return [(run, list(_differences(run, present, factors[run.piece.device]))) for run in suspects]
+    except torch.OutOfMemoryError:
+        return [(run, []) for run in suspects]  # a full card: then all of it travels
 
 
 def _answered(asked: list[tuple[Run, list[tuple[int, Tensor]]]], suspects: dict[Run, list[_Pair]]) -> list[Piece]:
@@ -193,7 +197,7 @@ def _group(role: str, source: Tensor, nbytes: int) -> int:
     return 2 * kind + (nbytes <= SMALL_BYTES)
 
 
-def _differences(run: Run, present: dict[tuple[int, int], _Item]) -> Iterator[tuple[int, Tensor]]:
+def _differences(run: Run, present: dict[tuple[int, int], _Item], factors: Tensor) -> Iterator[tuple[int, Tensor]]:
     """From which MiB on, and for each whether it is another than it was; as far as the run is still there."""
     end = run.piece.nbytes
     for start, stop in _covered([member for member in run.members if member in present]):
@@ -205,10 +209,7 @@ def _differences(run: Run, present: dict[tuple[int, int], _Item]) -> Iterator[tu
             if not is_addressed(part.device):
                 source = present[run.members[0]].source
                 part = part._replace(seen=bytes_of(source, 0, part.nbytes))
-            try:
-                found = fingerprint(part.there())
-            except torch.OutOfMemoryError:
-                return  # a full card: then it travels
+            found = fingerprint(part.there(), factors)
             yield first, found != run.fingerprint[first : first + len(found)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from torchmove import _apply, _devices, _freeing, _move, _plan, _survey
 from torchmove._collector import without_collector
-from torchmove._records import Inventory, Note, Plan, Receipt, Refusal, Repoint
+from torchmove._errors import TorchmoveError
+from torchmove._records import Inventory, Note, Plan, Receipt, Refusal, Repoint, Slots
 from torchmove._storage import plain_torch
 from torchmove.parking.down import Down
 from torchmove.parking.mirrors import mirrors
@@ -32,6 +34,7 @@ class Homes:
     tensors: Mapping[int, tuple[weakref.ref[Tensor], torch.device | None]]
     repoints: tuple[Repoint, ...]
     main: torch.device | None  # where most of it was
+    keep: Sequence[Any]  # what was to stay
 
     def of(self, tensor: Tensor) -> tuple[bool, torch.device | None]:
         """Was it there, and where is it to go?"""
@@ -84,7 +87,7 @@ class Parked(Reported):
     def sheet(self) -> Sheet:
         names, plan = ", ".join(self.objects), self.receipt.plan
         if not plan.moves:
-            return Sheet(f"{names}: all on the CPU already, nothing to park", ())
+            return Sheet(f"{names}: nothing to park, all of it is on the CPU or kept", ())
         state = "parked" if self.is_parked else "was parked, is back"
         title = (
             f"{names}: {state}: {counted(plan.tensors, 'tensor')}, {readable_bytes(plan.nbytes)} in "
@@ -127,7 +130,10 @@ def park(*objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None,
 
 
 class parked:  # noqa: N801  # reads as the block it opens
-    """`with tm.parked(model, optimizer):` parks a state, and wakes it at the end of the block, come what may."""
+    """`with tm.parked(model, optimizer):` parks a state, and wakes it at the end of the block, exceptions or not.
+
+    If it cannot be woken then (there is no room, say), the error that leaves the block has the state as its `parked`.
+    """
 
     def __init__(
         self, *objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None, progress: bool = True
@@ -145,15 +151,24 @@ class parked:  # noqa: N801  # reads as the block it opens
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         left, self._parked = self._parked, None
-        if left is not None:
+        if left is None:
+            return
+        try:
             left.wake(progress=self._options[2])
+        except TorchmoveError as refused:
+            # Whoever catches it can still wake the state.
+            raised = error if error is not None else refused
+            raised.parked = left  # type: ignore[attr-defined]
+            if error is None:
+                raise
+            warnings.warn(f"the state could not be woken, error.parked.wake() does it later: {refused}", stacklevel=2)
 
 
 def park_named(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None, progress: bool) -> Parked:
     began = time.perf_counter()
     job, down = parking(objects, keep, host_bytes)
     council = _move.agreed("park", job.plan)
-    homes, before = homes_of(job.plan), free_now(job.plan)
+    homes, before = homes_of(job.plan, keep), free_now(job.plan)
     receipt = _move.carried_out(job, began=began, progress=progress, council=council)[0]
     return has_parked(receipt, down, objects, homes, before, began)
 
@@ -173,7 +188,7 @@ def _free_with_arena(device: torch.device) -> int | None:
         return free + mirrors.idle_bytes() if free is not None and device.type == "cpu" else free
 
 
-def homes_of(plan: Plan) -> Homes:
+def homes_of(plan: Plan, keep: Sequence[Any] = ()) -> Homes:
     slots, moving = plan.inventory.slots, {*plan.moves.slots()}
     homes = zip(slots.tensors, slots.looks.devices, strict=True)
     known = {
@@ -184,7 +199,7 @@ def homes_of(plan: Plan) -> Homes:
     for (home, _), indices in plan.moves.ways.items():
         weight[home] += sum(plan.moves.nbytes[index] for index in indices)
     main = weight.most_common(1)[0][0] if weight else None
-    return Homes(known, plan.repoints, main)
+    return Homes(known, plan.repoints, main, keep)
 
 
 def free_now(plan: Plan) -> dict[torch.device, int | None]:
@@ -253,15 +268,21 @@ def _placement(inventory: Inventory, homes: Homes) -> list[torch.device]:
         elif home is not None:
             placement[index] = home
     if new and homes.main is not None:
-        would = _plan.Places(inventory, homes.main, _move.keep_of({}, ())).all()
+        objects = dict(zip(inventory.roots, inventory.objects, strict=True))
+        would = _plan.Places(inventory, homes.main, _move.keep_of(objects, homes.keep)).all()
         for index in new:
             placement[index] = would[index]
-        for index, tensor in enumerate(slots.tensors):
-            gradient = tensor.grad if tensor.is_leaf else None
-            at = inventory.number.get(id(gradient))
-            if at is not None and gradient is not None and not homes.of(gradient)[0]:
-                placement[at] = placement[index]
+        for index in new:
+            beside = _parameter_of(slots, index, inventory)
+            if beside is not None and would[index] == homes.main:
+                placement[index] = placement[beside]
     return placement
+
+
+def _parameter_of(slots: Slots, index: int, inventory: Inventory) -> int | None:
+    """The slot of the parameter that a gradient, or an optimizer's state, belongs to."""
+    owner = slots[index].owner
+    return None if owner is None or owner.parameter is None else inventory.number.get(owner.parameter)
 
 
 def _repoints(homes: Homes) -> list[Repoint]:

@@ -53,6 +53,10 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     council = _move.agreed("swap out", down_job.plan)
     homes, before = homes_of(down_job.plan), free_now(down_job.plan)
     plan = _plan_of(coming, homes)
+    both = [tensor for tensor in plan.inventory.number if tensor in down_job.plan.inventory.number]
+    if both:
+        path = plan.inventory.slots[plan.inventory.number[both[0]]].path
+        raise ValueError(f"out and into both hold {path}: it cannot leave and come at the same time")
     at_once = not plan.refusals
     if not at_once and not _is_hindered(plan, down_job.plan):
         plan = replace(plan, refusals=())  # there will be room when the other is gone

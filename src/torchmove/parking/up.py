@@ -15,7 +15,7 @@ from torchmove import movers
 from torchmove._records import Advance, Load, Slots
 from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.down import versions_of
-from torchmove.parking.fingerprints import fingerprint
+from torchmove.parking.fingerprints import factors_on, fingerprint
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
 from torchmove.parking.mirrors import Mirror, Run, Truth, mirrors
 from torchmove.parking.segments import Room, rooms
@@ -52,6 +52,7 @@ class Up:
     def __init__(self, slots: Slots) -> None:
         self.slots, self.lane = slots, Lane(down=False)
         self.advance: Advance = nobody
+        self.factors: dict[torch.device, Tensor] = {}
         self._arrived: list[tuple[_Item, int, Run]] = []
 
     def finish(self) -> None:
@@ -130,7 +131,9 @@ class Up:
         in_order = torch.cuda.stream(self.lane.stream(run.device)) if is_addressed(run.device) else nullcontext()
         try:
             with in_order:
-                return fingerprint(run.there())
+                if run.device not in self.factors:
+                    self.factors[run.device] = factors_on(run.device)
+                return fingerprint(run.there(), self.factors[run.device])
         except torch.OutOfMemoryError:
             return None  # a full card: next time all of the run will travel
 
@@ -142,6 +145,7 @@ class Up:
                 if not item.mirror.is_lent:
                     item.mirror.truth = Truth(address, versions_of(self.slots, item.slots), run)
             self._arrived.clear()
+            self.factors.clear()
 
 
 def _order(item: _Item) -> tuple[int, int]:

@@ -54,6 +54,7 @@ TABLE: dict[type | str, Reader] = {
     "torch.fx.graph:Graph": silent,
     "torch:Stream": silent,
     "torch:Event": silent,
+    "torchmove.report:Reported": silent,  # a receipt, or what knows the way back from a park, kept in the state
     "torch.distributed.device_mesh:DeviceMesh": silent,
     # What FSDP keeps for itself; of that, the shards are told by the modules that they belong to.
     "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState": silent,
