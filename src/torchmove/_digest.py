@@ -1,10 +1,10 @@
 """Digests of what tensors show, computed where they are, the same on every device.
 
-A digest is two sums over the elements, taken as integers and modulo 2**64: a plain one, which finds any single change,
-and one weighted by position, which finds what has changed places. A large tensor is summed as a matrix, by rows and by
-columns: the weights belong to those few sums, and the bytes are read at the speed of memory. So what a copy can break is
-found; a change that leaves the sum of every row and of every column as it was is not. Small ones are summed many at a
-time. Nothing is waited for before the end.
+A digest is two sums over the elements, taken as integers and modulo 2**64: a plain one, which finds any single
+change, and one weighted by position, which finds what has changed places. A large tensor is summed as a matrix, by
+rows and by columns: the weights belong to those few sums, and the bytes are read at the speed of memory. So what a
+copy can break is found; a change that leaves the sum of every row and of every column as it was is not. Small ones
+are summed many at a time. Nothing is waited for before the end.
 """
 
 from __future__ import annotations
