@@ -18,7 +18,7 @@ import torch
 from torch import distributed
 
 from torchmove._errors import MoveFailed, MoveRefused
-from torchmove._records import Inventory, Plan, Refusal
+from torchmove._records import Inventory, Plan, Refusal, Shell
 
 _MOST_WORDS = 400  # of a reason that is told to others
 _DISTRIBUTED_TENSOR = "torch.distributed.tensor:DTensor"
@@ -45,11 +45,10 @@ class Council:
     def agree(self, call: str, plan: Plan) -> None:
         """All of them are about to do the same, and none refuses; or MoveRefused on every one."""
         said: list[Said] = self.gather(said_of(call, plan), "planning")
-        differing = [
-            rank for rank, each in self._each(said) if (each.call, each.state) != (said[0].call, said[0].state)
-        ]
-        if differing:
-            raise MoveRefused([_differ(self.ranks[0], said[0], differing[0], said[self.ranks.index(differing[0])])])
+        first = said[0]
+        for rank, each in self._each(said):
+            if (each.call, each.state) != (first.call, first.state):
+                raise MoveRefused([_differ(self.ranks[0], first, rank, each)])
         refusals = [
             refusal._replace(path=f"rank {rank}: {refusal.path}")
             for rank, each in self._each(said)
@@ -103,11 +102,16 @@ class Council:
 def said_of(call: str, plan: Plan) -> Said:
     """The target's kind counts, not its index: each rank has a device of its own."""
     inventory = plan.inventory
-    words = [str(shell.path) for shell in inventory.shells]
-    words += [place.type for place in plan.placement]  # what is kept on one rank is kept on all
+    words = [f"{shell.path} to {_place(plan, shell)}" for shell in inventory.shells]
     state = hashlib.blake2b("\n".join(words).encode(), digest_size=8).hexdigest()
     refusals = tuple(_short(refusal) for refusal in plan.refusals[:_MOST_REFUSALS])
     return Said(f"{call} to {plan.target.type}", state, ", ".join(inventory.roots)[:_MOST_WORDS], refusals)
+
+
+def _place(plan: Plan, shell: Shell) -> str:
+    """Where a shard goes: what is kept on one rank is kept on all."""
+    places = (plan.inventory.number.get(id(part)) for part in shell.parts)
+    return next((plan.placement[index].type for index in places if index is not None), "nowhere")
 
 
 _MOST_REFUSALS = 3  # of each rank

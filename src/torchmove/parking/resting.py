@@ -155,11 +155,11 @@ class parked:  # noqa: N801  # reads as the block it opens
             return
         try:
             left.wake(progress=self._options[2])
-        except TorchmoveError as refused:
-            # Whoever catches it can still wake the state.
-            raised = error if error is not None else refused
+        except BaseException as refused:
+            # An exception of the user's own goes first; whoever catches what leaves the block can still wake the state.
+            raised = error if error is not None and isinstance(refused, TorchmoveError) else refused
             raised.parked = left  # type: ignore[attr-defined]
-            if error is None:
+            if raised is refused:
                 raise
             warnings.warn(f"the state could not be woken, error.parked.wake() does it later: {refused}", stacklevel=2)
 
