@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from zoo import ZOO, State
 
 import torchmove as tm
+from torchmove import _devices
 from torchmove.parking import arena, down, fingerprints, lanes, up
 from torchmove.parking.mirrors import mirrors
 from torchmove.staging import CannotLock
@@ -531,6 +532,18 @@ def test_a_budget_of_host_memory_is_kept(device):
     assert_same(before, trace(dict(model.named_parameters())))
     with pytest.raises(ValueError, match="host_bytes"):
         tm.park(model, host_bytes=-1)
+
+
+def test_the_host_has_to_have_room_too_unless_it_is_kept(device, monkeypatch):
+    kept, other = (nn.Linear(64, 64).to(device) for _ in range(2))
+    tm.park(kept).wake()
+    real = _devices.free_bytes
+    monkeypatch.setattr(_devices, "free_bytes", lambda each: 1000 if each.type == "cpu" else real(each))
+    with pytest.raises(tm.MoveRefused, match="R042"):
+        tm.park(other)
+    with tm.parked(kept):
+        assert kept.weight.device.type == "cpu"
+    assert kept.weight.device == other.weight.device == device
 
 
 # ---------------------------------------------------------------- the arena

@@ -139,10 +139,14 @@ class Mirrors:
         self._lingering += [mirror for mirror in mirrors if mirror.is_lent]
         self.arena.give_back(mirror.span for mirror in mirrors if not mirror.is_lent)
 
-    def idle_bytes(self) -> int:
-        """What a state could be parked in without any new memory, or with what others keep for the next time."""
+    def free_bytes(self) -> int:
+        """What anybody can be parked in without any new memory."""
         self.sweep()
-        return self.arena.free_bytes + sum(each.span.nbytes for each in self._known.values() if not each.is_lent)
+        return self.arena.free_bytes
+
+    def kept_bytes(self, tensors: Iterable[Tensor]) -> int:
+        """What is kept for these alone."""
+        return sum(each.span.nbytes for each in map(self.of, tensors) if each is not None and not each.is_lent)
 
     def release(self) -> None:
         """Give back all in which nothing is parked."""

@@ -178,6 +178,8 @@ def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None
         raise ValueError(f"host_bytes is a number of bytes, not {host_bytes!r}")
     _freeing.wait()
     plan = _move.plan_sharded(objects, _CPU, keep, _free_with_arena)
+    if plan.refusals and _has_its_places(plan):
+        plan = replace(plan, refusals=tuple(each for each in plan.refusals if each.code != "R042"))
     down = Down(plan.inventory.slots, host_bytes=host_bytes)
     return _apply.Job(plan, down, "parked", _move.proof_of(plan)), down
 
@@ -185,7 +187,15 @@ def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None
 def _free_with_arena(device: torch.device) -> int | None:
     free = _devices.free_bytes(device)
     with mirrors.guard:
-        return free + mirrors.idle_bytes() if free is not None and device.type == "cpu" else free
+        return free + mirrors.free_bytes() if free is not None and device.type == "cpu" else free
+
+
+def _has_its_places(plan: Plan) -> bool:
+    """Is there room for all of it, with what was kept for it since the last time?"""
+    tensors = [plan.inventory.slots.tensors[first] for first in plan.moves.firsts]
+    with mirrors.guard:
+        kept = mirrors.kept_bytes(tensors)
+    return all(room.has_bytes is None or room.needs_bytes <= room.has_bytes + kept for room in plan.rooms)
 
 
 def homes_of(plan: Plan, keep: Sequence[Any] = ()) -> Homes:
