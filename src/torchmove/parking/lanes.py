@@ -119,11 +119,7 @@ class Lane:
             advance(nbytes)
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """That of its own for this direction on a device, made once."""
-        key = (device, self.down)
-        if key not in _streams:
-            _streams[key] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        return _streams[key]
+        return stream_of(device, "down" if self.down else "up")
 
     def copy(self, part: Piece) -> None:
         to, come_from = (part.here(), part.there()) if self.down else (part.there(), part.here())
@@ -139,4 +135,11 @@ def _within_chunks(run: Piece) -> Iterator[Piece]:
         start = end
 
 
-_streams: dict[tuple[torch.device, bool], torch.cuda.Stream] = {}
+def stream_of(device: torch.device, task: str) -> torch.cuda.Stream:
+    """The one for a task on a device, made once."""
+    if (device, task) not in _streams:
+        _streams[device, task] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _streams[device, task]
+
+
+_streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}

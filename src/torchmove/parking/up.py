@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torchmove._records import Advance, Load, Slots
 from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.down import versions_of
 from torchmove.parking.fingerprints import factors_on, fingerprint
-from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
+from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs, stream_of
 from torchmove.parking.mirrors import Mirror, Run, Truth, mirrors
 from torchmove.parking.segments import Room, rooms
 
@@ -116,9 +116,10 @@ class Up:
             self.lane.carry(run)
             found = self.fingerprint(run)
             arrived.append(None if found is None else Run(run._replace(seen=None), found, []))
-            if is_addressed(run.device):
-                # Whatever the caller's thread asks of the device from now on comes after the copy.
-                torch.cuda.current_stream(run.device).wait_stream(self.lane.stream(run.device))
+        for device in {run.device for run in joined if is_addressed(run.device)}:
+            # Whatever the caller's thread asks of the device from now on comes after both.
+            for stream in (self.lane.stream(device), stream_of(device, "fingerprints")):
+                torch.cuda.current_stream(device).wait_stream(stream)
         starts = [run.address for run in joined]
         for item, piece in at:
             its = arrived[bisect_right(starts, piece.address) - 1]
@@ -127,10 +128,14 @@ class Up:
                 self._arrived.append((item, piece.address, its))
 
     def fingerprint(self, run: Piece) -> Tensor | None:
-        """On CUDA in the order of the copies, while the next one is on its way. None: there is no room for it."""
-        in_order = torch.cuda.stream(self.lane.stream(run.device)) if is_addressed(run.device) else nullcontext()
+        """On CUDA beside the copies: while the next one is on its way. None: there is no room for it."""
+        beside: AbstractContextManager[Any] = nullcontext()
+        if is_addressed(run.device):
+            stream = stream_of(run.device, "fingerprints")
+            stream.wait_stream(self.lane.stream(run.device))
+            beside = torch.cuda.stream(stream)
         try:
-            with in_order:
+            with beside:
                 if run.device not in self.factors:
                     self.factors[run.device] = factors_on(run.device)
                 return fingerprint(run.there(), self.factors[run.device])
