@@ -473,6 +473,7 @@ def test_every_allocation_of_a_wake_may_fail(twin):
 
 @pytest.mark.parametrize("way", ["park", "wake"])
 def test_ctrl_c_changes_nothing(way, device):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in what runs in the background
     model, optimizer = trained(device, WORKS["AdamW foreach"])
     tensors = tensors_of(model, optimizer)
     chance = random.Random(0)

@@ -8,8 +8,10 @@ one, rolls back.
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import hashlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -149,18 +151,26 @@ def _is_distributed(tensor: object) -> bool:
     return f"{type(tensor).__module__}:{type(tensor).__qualname__}" == _DISTRIBUTED_TENSOR
 
 
-# Groups of their own, on the CPU: what is said here does not mix with what the training says to others meanwhile.
-_groups: dict[tuple[int, ...], Any] = {}
+# Groups of their own, on the CPU: what is said here does not mix with what the training says to others meanwhile. Each
+# with the group of all ranks that it was made from: it ends with that.
+_groups: dict[tuple[int, ...], tuple[weakref.ref[Any], Any]] = {}
+atexit.register(_groups.clear)  # their threads must end while there still is somebody to wait for them
 
 
 def _gathered(ranks: tuple[int, ...], mine: Any) -> list[Any]:
-    if ranks not in _groups:
-        _groups[ranks] = distributed.new_group(
-            list(ranks), timeout=_timeout(), backend="gloo", use_local_synchronization=True
-        )
     told: list[Any] = [None] * len(ranks)
-    distributed.all_gather_object(told, mine, group=_groups[ranks])
+    distributed.all_gather_object(told, mine, group=_group(ranks))
     return told
+
+
+def _group(ranks: tuple[int, ...]) -> Any:
+    world: Any = distributed.group.WORLD
+    made_from, group = _groups.get(ranks, (lambda: None, None))
+    if made_from() is not world:
+        _groups.pop(ranks, None)
+        group = distributed.new_group(list(ranks), timeout=_timeout(), backend="gloo", use_local_synchronization=True)
+        _groups[ranks] = (weakref.ref(world), group)
+    return group
 
 
 def _timeout() -> datetime.timedelta:

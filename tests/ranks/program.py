@@ -404,6 +404,7 @@ def a_rank_that_dies() -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if DEVICE == "cuda":
         torch.cuda.set_device(0)  # all of them on one card
     backend = os.environ.get("BACKEND", "gloo")
