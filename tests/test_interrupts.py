@@ -194,7 +194,10 @@ def test_ctrl_c_at_a_random_moment_leaves_the_state_whole(route, unraisable_is_d
     state, untouched = started(hostile(), route), started(hostile(), route)
     expected, span = arrival(state, route), seconds_of_a_move(state, route)
     moments, outcomes, switches = random.Random(0), Counter(), modes()
-    for _ in range(MOMENTS):
+    for number in range(3 * MOMENTS):
+        # Many come when the move is over: those do not count, and there are more of them until enough fell into it.
+        if number >= MOMENTS and outcomes["inside", "rolled back"] > MOMENTS / 3:
+            break
         before, used = state.snapshot(), memory()
         outcome = interrupt(lambda: route.there(*state.objects), after=moments.uniform(0, span))
         moved = is_whole(state, before, expected, used)
@@ -208,7 +211,7 @@ def test_ctrl_c_at_a_random_moment_leaves_the_state_whole(route, unraisable_is_d
         outcomes["behind" if outcome.finished else "inside", "moved" if moved else "rolled back"] += 1
         if moved:
             route.back(*state.objects)
-    assert outcomes["inside", "rolled back"] > MOMENTS / 5, outcomes
+    assert outcomes["inside", "rolled back"] > MOMENTS / 3, outcomes
 
 
 # ---------------------------------------------------------------- at each line

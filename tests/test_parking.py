@@ -20,7 +20,7 @@ from zoo import ZOO, State
 
 import torchmove as tm
 from torchmove import _devices
-from torchmove.parking import arena, down, fingerprints, lanes, up
+from torchmove.parking import arena, fingerprints, lanes
 from torchmove.parking.mirrors import mirrors
 from torchmove.staging import CannotLock
 
@@ -95,10 +95,10 @@ def test_what_has_not_changed_does_not_travel(name, device):
     assert first.unchanged_bytes == 0
     first.wake()
     again = tm.park(*state.objects)
-    reached = first.copied_bytes
-    assert again.unchanged_bytes <= reached
-    if name not in ("lstm", "recurrent"):
-        assert again.unchanged_bytes + again.copied_bytes == reached
+    # The parts of a sparse tensor are new objects at every look: nothing can be kept for them.
+    travels = first.copied_bytes if name in ("sparse_coo", "sparse_compressed") else 0
+    travels = 32 if name == "sparse_gradient" else travels
+    assert (again.copied_bytes, again.unchanged_bytes) == (travels, first.copied_bytes - travels)
     again.wake()
 
 
@@ -499,10 +499,11 @@ def test_ctrl_c_changes_nothing(way, device):
     assert broken_off
 
 
-def test_what_cannot_be_locked_goes_to_ordinary_memory(monkeypatch, device):
+@pytest.mark.cuda
+def test_what_cannot_be_locked_goes_to_ordinary_memory(monkeypatch):
+    tm.release()
+    device = torch.device("cuda:0")
     monkeypatch.setattr(arena, "CHUNK", arena._pages.HUGE_PAGE)
-    if device.type != "cuda":
-        pytest.skip("memory is locked for CUDA devices alone")
     calls = iter(range(100))
     real = arena.lock
 
@@ -723,7 +724,3 @@ def test_a_swap_that_fails_swaps_nothing(number, device, monkeypatch):
     tm.swap(out=policy, into=resting)
     for each, was in zip((policy, reward), before, strict=True):
         assert_same(was, trace(dict(each.named_parameters())))
-
-
-def test_the_names_of_the_parts_are_there():
-    assert up.Up.name == down.Down.name == "arena"

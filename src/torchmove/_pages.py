@@ -6,10 +6,18 @@ import ctypes
 import mmap
 import sys
 
+import torch
 from torch import Tensor
 
 HUGE_PAGE = 2 << 20
 _DONTNEED, _HUGEPAGE, _POPULATE = 4, 14, 23
+
+
+def fresh(nbytes: int) -> Tensor:
+    """Bytes of host memory that begin with a huge page, not touched yet."""
+    room = torch.empty(nbytes + HUGE_PAGE, dtype=torch.uint8, device="cpu")
+    ask_for_huge_pages(room)
+    return room[-room.data_ptr() % HUGE_PAGE :][:nbytes]
 
 
 def ask_for_huge_pages(host: Tensor) -> None:

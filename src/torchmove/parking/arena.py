@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from torchmove import _pages
@@ -40,9 +39,8 @@ class Extent:
     def __init__(self, sizes: Sequence[int], *, locked: bool) -> None:
         self.borders = _borders(sizes)
         nbytes = self.borders[-1]
-        owner = torch.empty(nbytes + _pages.HUGE_PAGE, dtype=torch.uint8, device="cpu")
-        _pages.ask_for_huge_pages(owner)
-        self.address = owner.data_ptr() + -owner.data_ptr() % _pages.HUGE_PAGE
+        owner = _pages.fresh(nbytes)
+        self.address = owner.data_ptr()
         self.nbytes, self.locked = nbytes, locked
         self.memory = (ctypes.c_uint8 * nbytes).from_address(self.address)
         self.ready = 0 if locked else nbytes

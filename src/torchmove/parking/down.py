@@ -9,13 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove import movers
 from torchmove._records import Advance, Load, Slots
 from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.arena import rounded
 from torchmove.parking.fingerprints import MIB, factors_on, fingerprint
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
 from torchmove.parking.mirrors import Mirror, Run, Versions, Wanted, mirrors
+from torchmove.parking.ordinary import copy_rest
 from torchmove.parking.segments import SMALL_BYTES, fillers
 from torchmove.staging import CannotLock
 
@@ -79,7 +79,7 @@ class Down:
                 copies[item.number] = _lent(mirror, item.source, dense=load.dense[item.number])
             self.send(_answered(asked, suspects))
             self.take_back(pairs, copies)
-            self.by_other_means(load, copies, advance)
+            self.ordinary_bytes = copy_rest(load, copies, advance)
             return [copy for copy in copies if copy is not None]
 
     def items(self, load: Load) -> Iterator[_Item]:
@@ -133,14 +133,6 @@ class Down:
                 copies[item.number] = None
                 mirrors.forget([item.source])
                 self.copied_bytes -= item.nbytes
-
-    def by_other_means(self, load: Load, copies: list[Tensor | None], advance: Advance) -> None:
-        others = [index for index, copy in enumerate(copies) if copy is None]
-        if others:
-            part = load.some(others)
-            self.ordinary_bytes = sum(part.moves.nbytes)
-            for index, copy in zip(others, movers.choose("auto", part.moves).mover.copy(part, advance), strict=True):
-                copies[index] = copy
 
 
 # ---------------------------------------------------------------- what has changed

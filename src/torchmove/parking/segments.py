@@ -1,6 +1,6 @@
 """Room on a CUDA device for what wakes: few large pieces of memory, cut by torch's allocator into the blocks.
 
-Asking the driver for every block takes as long as a quarter of the way, and giving each back too. A piece is asked
+To ask the driver for every block, and to give each back, takes long. A piece is asked
 for, handed to torch's cache, and the blocks, which are asked for next, are cut from it, one behind the other. Each is
 torch's own, with a storage of its own.
 """

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove import movers
 from torchmove._records import Advance, Load, Slots
 from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.down import versions_of
 from torchmove.parking.fingerprints import factors_on, fingerprint
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs, stream_of
 from torchmove.parking.mirrors import Mirror, Run, Truth, mirrors
+from torchmove.parking.ordinary import copy_rest
 from torchmove.parking.segments import Room, rooms
 
 
@@ -67,12 +67,7 @@ class Up:
                 those = [item for item in items if item.target == target]
                 self.make_room(those, target, load, copies)
                 self.carry(those, copies)
-            others = [index for index, copy in enumerate(copies) if copy is None]
-            if others:
-                part = load.some(others)
-                made = movers.choose("auto", part.moves).mover.copy(part, advance)
-                for index, copy in zip(others, made, strict=True):
-                    copies[index] = copy
+            copy_rest(load, copies, advance)
             return [copy for copy in copies if copy is not None]
 
     def items(self, load: Load) -> Iterator[_Item]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchmove._pages import HUGE_PAGE, ask_for_huge_pages
+from torchmove import _pages
 
 _PORTABLE = 1  # locked for every device, not only for the one that is current
 
@@ -20,10 +20,7 @@ class Locked:
     """Host memory that is page-locked until it is let go."""
 
     def __init__(self, nbytes: int) -> None:
-        owner = torch.empty(nbytes + HUGE_PAGE, dtype=torch.uint8, device="cpu")
-        ask_for_huge_pages(owner)
-        start = -owner.data_ptr() % HUGE_PAGE
-        self.bytes = owner[start : start + nbytes].zero_()
+        self.bytes = _pages.fresh(nbytes).zero_()
         self._is_locked = False
         lock(self.bytes.data_ptr(), nbytes)
         self._is_locked = True

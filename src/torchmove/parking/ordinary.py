@@ -1,0 +1,19 @@
+"""What the arena does not hold goes as it would in any move."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torchmove import movers
+from torchmove._records import Advance, Load
+
+
+def copy_rest(load: Load, copies: list[Tensor | None], advance: Advance) -> int:
+    """Copy all of a load that has no copy yet; how many bytes that were."""
+    rest = [index for index, copy in enumerate(copies) if copy is None]
+    if not rest:
+        return 0
+    part = load.some(rest)
+    for index, copy in zip(rest, movers.choose("auto", part.moves).mover.copy(part, advance), strict=True):
+        copies[index] = copy
+    return sum(part.moves.nbytes)
