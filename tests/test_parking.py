@@ -190,14 +190,11 @@ def test_frozen_weights_do_not_travel(device):
         assert parked.copied_bytes == sum(each.nbytes for each in model[1].parameters())
 
 
-def test_the_fingerprint_finds_any_bit_and_any_exchange():
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_the_fingerprint_finds_any_bit_and_any_exchange(by_rows):
     torch.manual_seed(0)
     flat = torch.randint(0, 256, (3 * fingerprints.MIB + 12345,), dtype=torch.uint8)
-    factors = fingerprints.factors_on(torch.device("cpu"))
-
-    def fingerprint(given: Tensor) -> Tensor:
-        return fingerprints.fingerprint(given, factors)
-
+    fingerprint = fingerprints.Taker(torch.device("cpu"), by_rows=by_rows).take
     before = fingerprint(flat)
     assert before.shape == (4,)
     for at in [0, 1, 4095, 4096, fingerprints.MIB - 1, fingerprints.MIB, 3 * fingerprints.MIB, len(flat) - 1]:

@@ -49,6 +49,11 @@ def look_at_wholes(tensors: Sequence[Tensor]) -> Looks:
     return Looks([tensor.device for tensor in tensors], nbytes, keys, [-1] * len(tensors))
 
 
+def multiplied_bytes(rows: Tensor, columns: Tensor) -> Tensor:
+    """The product of two matrices of int8, in int32. More than 16 rows; columns in multiples of 8."""
+    return torch._int_mm(rows, columns)
+
+
 @cache
 def has_storage(device_type: str) -> bool:
     """Do tensors on this kind of device look at storages? Asks the device once, unless it is one of torch's own."""

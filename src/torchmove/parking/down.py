@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmove._records import Advance, Load, Slots
 from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.arena import rounded
-from torchmove.parking.fingerprints import MIB, factors_on, fingerprint
+from torchmove.parking.fingerprints import MIB, Taker
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
 from torchmove.parking.mirrors import Mirror, Run, Versions, Wanted, mirrors
 from torchmove.parking.ordinary import copy_rest
@@ -155,8 +155,8 @@ def _asked(suspects: Iterable[Run], pairs: Sequence[_Pair]) -> list[tuple[Run, l
     """The differences of each run, for which nothing has been waited yet."""
     present = {(item.address, item.nbytes): item for item, _ in pairs} if suspects else {}
     try:
-        factors = {device: factors_on(device) for device in {run.piece.device for run in suspects}}
-        return [(run, list(_differences(run, present, factors[run.piece.device]))) for run in suspects]
+        takers = {device: Taker(device) for device in {run.piece.device for run in suspects}}
+        return [(run, list(_differences(run, present, takers[run.piece.device]))) for run in suspects]
     except torch.OutOfMemoryError:
         return [(run, []) for run in suspects]  # a full card: then all of it travels
 
@@ -189,7 +189,7 @@ def _group(role: str, source: Tensor, nbytes: int) -> int:
     return 2 * kind + (nbytes <= SMALL_BYTES)
 
 
-def _differences(run: Run, present: dict[tuple[int, int], _Item], factors: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _differences(run: Run, present: dict[tuple[int, int], _Item], taker: Taker) -> Iterator[tuple[int, Tensor]]:
     """From which MiB on, and for each whether it is another than it was; as far as the run is still there."""
     end = run.piece.nbytes
     for start, stop in _covered([member for member in run.members if member in present]):
@@ -201,7 +201,7 @@ def _differences(run: Run, present: dict[tuple[int, int], _Item], factors: Tenso
             if not is_addressed(part.device):
                 source = present[run.members[0]].source
                 part = part._replace(seen=bytes_of(source, 0, part.nbytes))
-            found = fingerprint(part.there(), factors)
+            found = taker.take(part.there())
             yield first, found != run.fingerprint[first : first + len(found)]
 
 

@@ -1,50 +1,81 @@
 """Fingerprints: are the bytes on the device still those of the host copy?
 
-A number for every MiB, taken as 64-bit words: each word is folded, so that its high bits matter as much as its low
-ones, multiplied by an odd factor of its own place, and all are added, modulo 2**64. A single change is always seen;
-what has changed places, or any other change, is missed with the chance of two random numbers being the same. It is
-done a few MiB at a time, which stay in the device's cache, and nothing is waited for.
+A number for every MiB. A single change is always seen; what has changed places, or any other change, is missed with the
+chance of two random numbers being the same. There are two ways, and a device always takes the same one:
+
+- where the device multiplies matrices of bytes: each row of 4 KiB by 16 columns of random bytes, and what comes out,
+  which is a hundredth of it, by random odd numbers. The bytes are read once, at the rate of the memory.
+- elsewhere as 64-bit words: each is folded, so that its high bits matter as much as its low ones, multiplied by an odd
+  factor of its own place, and all are added, modulo 2**64; a few MiB at a time, which stay in the device's cache.
+
+Nothing is waited for.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
+from torchmove._storage import multiplied_bytes
+
 MIB = 1 << 20
+_ROW, _COLUMNS, _LEAST_ROWS = 4096, 16, 17
 _WORDS = MIB // 8
-_AT_ONCE = 32 * MIB
 
 
-def factors_on(device: torch.device) -> Tensor:
-    """An odd number for each place in a MiB: as good as random, and the same every time. For one task; not kept."""
-    mixed = torch.arange(1, _WORDS + 1, device=device)
+class Taker:
+    """Takes fingerprints on a device. For one task: what it needs there is not kept."""
+
+    def __init__(self, device: torch.device, *, by_rows: bool | None = None) -> None:
+        self.by_rows = _multiplies_bytes(device) if by_rows is None else by_rows
+        if self.by_rows:
+            self.columns = (_random(_ROW * _COLUMNS, device) | 1).to(torch.int8).view(_COLUMNS, _ROW)
+            self.factors = _random(MIB // _ROW * _COLUMNS, device) | 1
+        else:
+            self.factors = _random(_WORDS, device) | 1
+        self.at_once = 1024 * MIB if self.by_rows else 32 * MIB
+
+    def take(self, flat: Tensor) -> Tensor:
+        """Of a flat tensor of bytes: a number for every MiB, and one for what is left, on its device."""
+        whole = flat.numel() // MIB * MIB
+        parts = [self._numbers(flat[at : min(at + self.at_once, whole)], MIB) for at in range(0, whole, self.at_once)]
+        left = flat.numel() - whole
+        if left:
+            rest = flat.new_zeros(max(_rounded(left, _ROW), _LEAST_ROWS * _ROW) if self.by_rows else _rounded(left, 8))
+            rest[:left].copy_(flat[whole:])
+            parts.append(self._numbers(rest, len(rest)))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _numbers(self, flat: Tensor, nbytes: int) -> Tensor:
+        """A number for every so many bytes."""
+        if self.by_rows:
+            words = multiplied_bytes(flat.view(torch.int8).view(-1, _ROW), self.columns.t())
+            words = words.view(-1, nbytes // _ROW * _COLUMNS)
+            return (words * self.factors[: words.size(1)]).sum(1)
+        words = flat.view(torch.int64).view(-1, nbytes // 8)
+        folded = words >> 32
+        folded &= 0xFFFFFFFF  # shifted in was the sign: with it, a word and its complement would become the same
+        folded ^= words
+        folded *= self.factors[: words.size(1)]
+        return folded.sum(1)
+
+
+def _rounded(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
+
+
+def _random(count: int, device: torch.device) -> Tensor:
+    """As good as random, and the same every time."""
+    mixed = torch.arange(1, count + 1, device=device)
     for factor, shift in ((-7046029254386353131, 29), (-4658895280553007687, 32)):
         mixed *= factor
         mixed ^= mixed >> shift
-    mixed |= 1
     return mixed
 
 
-def fingerprint(flat: Tensor, factors: Tensor) -> Tensor:
-    """Of a flat tensor of bytes: a number for every MiB, and one for what is left, on its device."""
-    whole = flat.numel() // MIB * MIB
-    parts = []
-    for start in range(0, whole, _AT_ONCE):
-        words = flat[start : min(start + _AT_ONCE, whole)].view(torch.int64)
-        parts.append(_numbers(words.view(-1, _WORDS), factors))
-    left = flat.numel() - whole
-    if left:
-        rest = flat.new_zeros(-(-left // 8) * 8)
-        rest[:left].copy_(flat[whole:])
-        words = rest.view(torch.int64).view(1, -1)
-        parts.append(_numbers(words, factors[: words.size(1)]))
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-
-def _numbers(words: Tensor, factors: Tensor) -> Tensor:
-    folded = words >> 32
-    folded &= 0xFFFFFFFF  # what was shifted in is the sign: with it, a word and its complement would become the same
-    folded ^= words
-    folded *= factors
-    return folded.sum(1)
+@cache
+def _multiplies_bytes(device: torch.device) -> bool:
+    """NVIDIA's do since Turing."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (7, 5)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +13,8 @@ from torch import Tensor
 from torchmove._records import Advance, Load, Slots
 from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.down import versions_of
-from torchmove.parking.fingerprints import factors_on, fingerprint
-from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs, stream_of
+from torchmove.parking.fingerprints import Taker
+from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
 from torchmove.parking.mirrors import Mirror, Run, Truth, mirrors
 from torchmove.parking.ordinary import copy_rest
 from torchmove.parking.segments import Room, rooms
@@ -52,7 +51,7 @@ class Up:
     def __init__(self, slots: Slots) -> None:
         self.slots, self.lane = slots, Lane(down=False)
         self.advance: Advance = nobody
-        self.factors: dict[torch.device, Tensor] = {}
+        self.takers: dict[torch.device, Taker] = {}
         self._arrived: list[tuple[_Item, int, Run]] = []
 
     def finish(self) -> None:
@@ -112,9 +111,8 @@ class Up:
             found = self.fingerprint(run)
             arrived.append(None if found is None else Run(run._replace(seen=None), found, []))
         for device in {run.device for run in joined if is_addressed(run.device)}:
-            # Whatever the caller's thread asks of the device from now on comes after both.
-            for stream in (self.lane.stream(device), stream_of(device, "fingerprints")):
-                torch.cuda.current_stream(device).wait_stream(stream)
+            # Whatever the caller's thread asks of the device from now on comes after them.
+            torch.cuda.current_stream(device).wait_stream(self.lane.stream(device))
         starts = [run.address for run in joined]
         for item, piece in at:
             its = arrived[bisect_right(starts, piece.address) - 1]
@@ -123,17 +121,13 @@ class Up:
                 self._arrived.append((item, piece.address, its))
 
     def fingerprint(self, run: Piece) -> Tensor | None:
-        """On CUDA beside the copies: while the next one is on its way. None: there is no room for it."""
-        beside: AbstractContextManager[Any] = nullcontext()
+        """On CUDA in the caller's stream, beside the next copies. None: there is no room for it."""
         if is_addressed(run.device):
-            stream = stream_of(run.device, "fingerprints")
-            stream.wait_stream(self.lane.stream(run.device))
-            beside = torch.cuda.stream(stream)
+            torch.cuda.current_stream(run.device).wait_stream(self.lane.stream(run.device))
         try:
-            with beside:
-                if run.device not in self.factors:
-                    self.factors[run.device] = factors_on(run.device)
-                return fingerprint(run.there(), self.factors[run.device])
+            if run.device not in self.takers:
+                self.takers[run.device] = Taker(run.device)
+            return self.takers[run.device].take(run.there())
         except torch.OutOfMemoryError:
             return None  # a full card: next time all of the run will travel
 
@@ -145,7 +139,7 @@ class Up:
                 if not item.mirror.is_lent:
                     item.mirror.truth = Truth(address, versions_of(self.slots, item.slots), run)
             self._arrived.clear()
-            self.factors.clear()
+            self.takers.clear()
 
 
 def _order(item: _Item) -> tuple[int, int]:
