@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 _AFTER_SECONDS = 1.0
 
@@ -16,8 +18,7 @@ class Bar:
 
     def __init__(self, total: int, words: str, *, wanted: bool, console: Console | None = None) -> None:
         self._total, self._words = total, words
-        self._console = console or Console(stderr=True)
-        self._wanted = wanted and (self._console.is_terminal or self._console.is_jupyter)
+        self._console, self._wanted = console, wanted
         self._began = time.monotonic()
         self._moved = 0
         self._progress: Progress | None = None
@@ -30,18 +31,32 @@ class Bar:
         if not self._wanted:
             return
         if self._progress is None and time.monotonic() - self._began > _AFTER_SECONDS:
-            self._progress = self._shown()
+            self._show()
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=self._moved)
 
-    def _shown(self) -> Progress:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
-        progress = Progress(
-            *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=self._console, transient=True
+    def _show(self) -> None:
+        # Most moves are over before this, and rich takes a while to load.
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
         )
-        progress.add_task(self._words, total=self._total, completed=self._moved)
-        progress.start()
-        return progress
+
+        console = self._console or Console(stderr=True)
+        self._wanted = console.is_terminal or console.is_jupyter
+        if not self._wanted:
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+        self._progress = Progress(
+            *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=console, transient=True
+        )
+        self._progress.add_task(self._words, total=self._total, completed=self._moved)
+        self._progress.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

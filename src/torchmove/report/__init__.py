@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torchmove.report import html, text
 from torchmove.report.sheet import Sheet, Table, counted, readable_bytes, table
 
 __all__ = ["Reported", "Sheet", "Table", "counted", "readable_bytes", "table"]
@@ -27,9 +26,13 @@ class Reported:
         return f"<{type(self).__name__}: {self.sheet().title}>"
 
     def __str__(self) -> str:
+        from torchmove.report import text  # rich takes a while to load
+
         return text.render(self.sheet())
 
     def _repr_html_(self) -> str:
+        from torchmove.report import html
+
         return html.render(self.sheet())
 
     def to_json(self, *, indent: int | None = 2) -> str:
