@@ -2,11 +2,12 @@
 
 arena          page-locked host memory, exact and kept
 lanes          between the arena and a device, by runs of memory
+counters       how often was a block written to, as far as torch counts?
 fingerprints   are the bytes on the device still those of the host copy?
 mirrors        which block is where in the arena, and whether it is true there
 segments       room on a device for what wakes
 down, up       the movers
-parked         park and wake
+resting        park and wake
 swapping       one leaves while another comes
 """
 

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove._records import Advance, Load, Slots
+from torchmove._records import Advance, Inventory, Load
 from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.arena import rounded
+from torchmove.parking.counters import Counters, Versions
 from torchmove.parking.fingerprints import MIB, Taker
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
-from torchmove.parking.mirrors import Mirror, Run, Versions, Wanted, mirrors
+from torchmove.parking.mirrors import Mirror, Run, Wanted, mirrors
 from torchmove.parking.ordinary import copy_rest
 from torchmove.parking.segments import SMALL_BYTES, fillers
 from torchmove.staging import CannotLock
@@ -54,8 +55,8 @@ class Down:
 
     name = "arena"
 
-    def __init__(self, slots: Slots, *, host_bytes: int | None = None) -> None:
-        self.slots, self.host_bytes = slots, host_bytes
+    def __init__(self, inventory: Inventory, *, host_bytes: int | None = None) -> None:
+        self.slots, self.counters, self.host_bytes = inventory.slots, Counters(inventory), host_bytes
         self.lane = Lane(down=True)
         self.advance: Advance = nobody
         self.copied_bytes = self.unchanged_bytes = self.ordinary_bytes = 0
@@ -94,7 +95,7 @@ class Down:
                     continue
                 size = load.moves.nbytes[index]
                 places, size = ([(0, size, 0)], size) if block is None else packed(block.spans)
-                versions = versions_of(self.slots, (first,) if block is None else block.slots)
+                versions = self.counters.of((first,) if block is None else block.slots)
                 address = source.data_ptr() if load.dense[index] else source.untyped_storage().data_ptr()
                 group = _group(roles[first], source, size)
                 yield _Item(index, source, address, size, places, versions, group)
@@ -174,12 +175,6 @@ def _answered(asked: list[tuple[Run, list[tuple[int, Tensor]]]], suspects: dict[
             for start, stop in _others(is_same, item.address - run.piece.address, item.nbytes):
                 changed.append(item.piece(mirror, start, stop, start))
     return changed
-
-
-def versions_of(slots: Slots, indices: Sequence[int]) -> Versions:
-    """How often each tensor that looks at a block was written to, as far as torch counts."""
-    tensors = [slots.tensors[index] for index in indices]
-    return tuple([None if tensor.is_inference() else tensor._version for tensor in tensors])
 
 
 def _group(role: str, source: Tensor, nbytes: int) -> int:

@@ -20,9 +20,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from torchmove.parking.arena import Arena, Span
+from torchmove.parking.counters import Versions
 from torchmove.parking.lanes import Piece
-
-Versions = tuple[int | None, ...]
 
 
 @dataclass(eq=False)

@@ -75,7 +75,7 @@ class Parked(Reported):
         began = time.perf_counter()
         plan = waking_plan(self)
         council = _move.agreed("wake", plan)
-        up = Up(plan.inventory.slots)
+        up = Up(plan.inventory)
         job = _apply.Job(plan, up, "woken", _move.proof_of(plan))
         self.has_woken(_move.carried_out(job, began=began, progress=progress, council=council)[0], up)
         return self._awake[0]
@@ -180,7 +180,7 @@ def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None
     plan = _move.plan_sharded(objects, _CPU, keep, _free_with_arena)
     if plan.refusals and _has_its_places(plan):
         plan = replace(plan, refusals=tuple(each for each in plan.refusals if each.code != "R042"))
-    down = Down(plan.inventory.slots, host_bytes=host_bytes)
+    down = Down(plan.inventory, host_bytes=host_bytes)
     return _apply.Job(plan, down, "parked", _move.proof_of(plan)), down
 
 

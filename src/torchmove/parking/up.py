@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove._records import Advance, Load, Slots
+from torchmove._records import Advance, Inventory, Load
 from torchmove._storage import bytes_of, has_storage, packed
-from torchmove.parking.down import versions_of
+from torchmove.parking.counters import Counters
 from torchmove.parking.fingerprints import Taker
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
 from torchmove.parking.mirrors import Mirror, Run, Truth, mirrors
@@ -48,8 +48,8 @@ class Up:
 
     name = "arena"
 
-    def __init__(self, slots: Slots) -> None:
-        self.slots, self.lane = slots, Lane(down=False)
+    def __init__(self, inventory: Inventory) -> None:
+        self.counters, self.lane = Counters(inventory), Lane(down=False)
         self.advance: Advance = nobody
         self.takers: dict[torch.device, Taker] = {}
         self._arrived: list[tuple[_Item, int, Run]] = []
@@ -137,7 +137,7 @@ class Up:
         with mirrors.guard:
             for item, address, run in self._arrived:
                 if not item.mirror.is_lent:
-                    item.mirror.truth = Truth(address, versions_of(self.slots, item.slots), run)
+                    item.mirror.truth = Truth(address, self.counters.of(item.slots), run)
             self._arrived.clear()
             self.takers.clear()
 
