@@ -231,7 +231,7 @@ class Walk:
     def follow(self, wave: Sequence[int]) -> None:
         tensors = self.tensors[wave[0] : wave[-1] + 1]
         if not all_windows(tensors):
-            wave = [*self.without_shells(wave)]
+            wave = self.without_shells(wave)
             # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
             own = [self.tensors[index] for index in wave]
             tensors = [tensor if type(tensor) in PLAIN else tensor.data for tensor in own]
@@ -240,12 +240,11 @@ class Walk:
         self.find_gradients(wave)
         self.find_carried(wave)
 
-    def without_shells(self, wave: Sequence[int]) -> Iterator[int]:
-        for index in wave:
-            if is_window(self.tensors[index]):
-                yield index
-            else:
-                self.visit_shell(index)
+    def without_shells(self, wave: Sequence[int]) -> list[int]:
+        are_windows = [*map(is_window, [self.tensors[index] for index in wave])]
+        shells = [index for index, is_so in zip(wave, are_windows, strict=True) if not is_so]
+        self.find_gradients([index for index in shells if self.visit_shell(index)])
+        return [*compress(wave, are_windows)]
 
     def find_gradients(self, wave: Sequence[int]) -> None:
         tensors = [self.tensors[index] for index in wave]
@@ -281,24 +280,28 @@ class Walk:
         path = self.origins.of(index).path
         self.stack.append(_make_stair((iter(children), path, self.tensors[index], None, None)))
 
-    def visit_shell(self, index: int) -> None:
+    def visit_shell(self, index: int) -> bool:
+        """True: it moves, or its parts do."""
         tensor = self.tensors[index]
         try:
             parts = parts_of(tensor)
         except Unmovable as error:
             fact = Fact("R031", str(error), "keep it, or move it by its own means before")
             self.told.append(Told(self.origins.of(index).path, tensor, fact))
-            return
-        self.find_gradients([index])
+            return False
         if parts is None:
             self.wholes.append(index)
             self.push(index, hung_on(tensor))
-            return
-        inner = tuple(part.tensor for part in parts.parts)
+            return True
+        inner = tuple([part.tensor for part in parts.parts])
         origin = self.origins.of(index)
         self.shells.append(Shell(tensor, origin.path, origin.role, origin.owner, inner, parts.rebuild))
-        inside = [Child(part.how, part.what, part.tensor, origin.role, origin.owner) for part in parts.parts]
-        self.push(index, [*inside, *hung_on(tensor, besides=inner)])
+        for part in parts.parts:
+            self.find(part.tensor, origin.path, part.how, part.what, origin.role, origin.owner)
+        carried = [*hung_on(tensor, besides=inner)]
+        if carried:
+            self.push(index, carried)
+        return True
 
     visit_kind: ClassVar[dict[type, Callable[[Walk, Any, _Stair], bool]]] = {
         Child: visit,
