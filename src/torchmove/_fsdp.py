@@ -18,6 +18,11 @@ def is_sharded(module: Any) -> bool:
     return any(f"{base.__module__}:{base.__qualname__}" == SHARDED_MODULE for base in type(module).__mro__)
 
 
+def is_own_hook(hook: Any) -> bool:
+    """One that FSDP has put on a module, a few for every shard: it holds FSDP's records, and nothing of the state's."""
+    return str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp.")
+
+
 def shards_of(module: Any) -> Iterator[Any]:
     """FSDP's records, one for each parameter that it shards in this module."""
     state = module._get_fsdp_state()

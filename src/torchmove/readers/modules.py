@@ -22,9 +22,8 @@ from torchmove._stored import ATOMS
 _REGISTERED = {"_parameters", "_buffers", "_modules"}
 # What every module has in the beginning: the registered, and containers for hooks that are nearly always empty.
 _STANDARD = list(vars(nn.Module()))
-_hooks = itemgetter(
-    *(name for name, value in vars(nn.Module()).items() if name not in _REGISTERED and name != "training")
-)
+_HOOKS = [name for name in _STANDARD if name not in _REGISTERED and name != "training"]
+_hooks = itemgetter(*_HOOKS)
 _PLAIN_CONTAINERS = {dict, OrderedDict, list, set, tuple}  # most modules have a dozen of them, for hooks, all empty
 # Their children are reached by index or key; those of all others by name.
 _INDEXED = (nn.Sequential, nn.ModuleList)
@@ -55,6 +54,8 @@ def read(module: nn.Module) -> Iterator[Child | Bunch | Fact]:
         if kind is str and name.endswith("device"):
             yield make_child((ATTRIBUTE, name, value, None, None))
         if kind in ATOMS or (kind in _PLAIN_CONTAINERS and not value):
+            continue
+        if name in _HOOKS and kind is OrderedDict and all(map(_fsdp.is_own_hook, value.values())):
             continue
         if kind in _PLAIN_CONTAINERS and _holds_module(value):
             yield Fact("N020", f"modules in the plain {kind.__name__} .{name}: no optimizer sees their parameters")
