@@ -2,8 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+DOCS_READY := .venv/docs-ready
+ECOSYSTEM := .venv-ecosystem/bin
+ECOSYSTEM_READY := .venv-ecosystem/ready
+LIBRARIES := torchvision transformers peft accelerate lightning torchmetrics bitsandbytes torchao tensordict \
+	torch_geometric gpytorch ema-pytorch torch-ema timm
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-browser test-ecosystem zoo check docs bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/nested_model.py
@@ -16,21 +21,50 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 -m "not cuda"
 	$(BIN)/python -m pytest -n 2 -m cuda
 
+# The pages in a real browser: needs Chromium, as `chromium` on PATH or named in CHROMIUM.
+test-browser: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[browser]'
+	$(BIN)/python -m pytest tests/test_page.py
+
+# The objects of the libraries that people use, in an environment of its own. Nothing is downloaded but packages.
+test-ecosystem: $(ECOSYSTEM_READY)
+	HF_HUB_OFFLINE=1 $(ECOSYSTEM)/python -m pytest -n 2 -m "not cuda" tests/ecosystem
+	HF_HUB_OFFLINE=1 $(ECOSYSTEM)/python -m pytest -n 2 -m cuda tests/ecosystem
+
+zoo: $(ECOSYSTEM_READY)
+	$(ECOSYSTEM)/python benchmarks/zoo.py
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_shape.py -q
 
+# Not --quiet: it would silence the warnings, and with them the strictness. NO_MKDOCS_2_WARNING is an advertisement.
+docs: $(DOCS_READY)
+	$(BIN)/python docs/codes.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(READY)
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/speed.py --write
 
 clean:
-	rm -rf .venv build
+	rm -rf .venv .venv-ecosystem build
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,check]'
 	touch $(READY)
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[docs]'
+	touch $(DOCS_READY)
+
+$(ECOSYSTEM_READY): pyproject.toml constraints-ecosystem.txt
+	$(PYTHON) -m venv .venv-ecosystem
+	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt setuptools torch==2.13.0
+	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt $(LIBRARIES)
+	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt --no-build-isolation -e '.[test]'
+	touch $(ECOSYSTEM_READY)

@@ -28,7 +28,8 @@ import torch
 from speed_page import write
 from speed_parts import PARTS
 
-from torchmove.bench import CannotMeasure, accelerator, machine
+from torchmove._errors import CannotMeasure
+from torchmove.bench import accelerator, machine
 
 ROOT = Path(__file__).resolve().parents[1]
 

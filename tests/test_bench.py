@@ -11,12 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-import click
 import pytest
 import torch
 from click.testing import CliRunner
 
-import torchmove as tm
 from torchmove import _devices, bench, cli
 from torchmove._trips import (
     CPU,
@@ -49,18 +47,6 @@ def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 # ---------------------------------------------------------------- the command line
-
-
-def test_help_has_an_example_for_every_command():
-    assert "For example: torchmove" in run("--help").output
-    for name in cli.main.commands:
-        shown = run(name, "--help")
-        assert shown.exit_code == 0
-        assert f"For example: torchmove {name}" in shown.output
-
-
-def test_the_version_is_that_of_the_library():
-    assert run("--version").output == f"torchmove, version {tm.__version__}\n"
 
 
 def test_without_an_accelerator_the_bench_is_refused_with_one_line():
@@ -98,38 +84,6 @@ def test_an_error_is_one_line_and_a_traceback_only_with_debug(monkeypatch):
     assert ran.stderr == "error: RuntimeError: the card fell off; torchmove --debug bench ... shows where\n"
     with pytest.raises(RuntimeError, match="fell off"):
         run("--debug", "bench", catch_exceptions=False)
-
-
-def test_a_refused_move_ends_a_command_with_its_reasons(monkeypatch):
-    def refused(*given, **options):
-        tm.move(torch.nn.Linear(1, 1), to="nowhere")
-
-    monkeypatch.setattr(bench, "measure", refused)
-    ran = run("bench")
-    assert ran.exit_code == 2
-    assert ran.stderr.startswith("refused: R010 to='nowhere'")
-    assert len(ran.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-def test_colours_respect_no_color(monkeypatch, no_color, coloured):
-    monkeypatch.setenv("NO_COLOR", no_color)
-    ran = run("bench", "--device", "cpu", color=True)
-    assert ("\x1b[" in ran.stderr) is coloured
-
-
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [("4096", 4096), ("500MB", 500_000_000), ("1.5gb", 1_500_000_000), ("2GiB", 2 << 30), ("3 k", 3000)],
-)
-def test_a_size_reads_as_it_is_written(text, nbytes):
-    assert cli.size(text) == nbytes
-
-
-@pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "1XB"])
-def test_what_is_not_a_size_is_said(text):
-    with pytest.raises(click.BadParameter, match="is not a size: write 500MB"):
-        cli.size(text)
 
 
 # ---------------------------------------------------------------- what is measured

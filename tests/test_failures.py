@@ -95,6 +95,12 @@ def test_modules_in_a_plain_list_move_and_are_noted(twin):
     assert [note.code for note in receipt.plan.notes] == ["N020", "N020"]
 
 
+def test_children_that_a_dict_holds_too_are_not_noted(twin):
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.by_name = {"first": model[0]}
+    assert tm.move(model, to="twin:0").plan.notes == ()
+
+
 def test_a_child_with_a_to_of_its_own_is_moved_by_its_parent(route):
     class Camera(nn.Module):
         def __init__(self) -> None:
@@ -216,6 +222,19 @@ def test_the_computed_weight_of_old_weight_norm_moves_and_is_computed_again(rout
 # ---------------------------------------------------------------- stale knowledge of the device
 
 
+class Busy(nn.Linear):
+    def _apply(self, *arguments: Any, **options: Any) -> Any:
+        return super()._apply(*arguments, **options)
+
+
+def test_a_weak_proxy_of_a_module_with_work_of_its_own_is_not_taken_for_one(twin):
+    model = Busy(2, 2)
+    model.helper = Config()
+    model.helper.owner = weakref.proxy(model)
+    tm.move(model, to="twin:0")
+    assert model.weight.device.type == "twin"
+
+
 class Config:
     def __init__(self) -> None:
         self.device = "cpu"
@@ -235,6 +254,16 @@ def test_remembered_devices_are_re_pointed(twin):
     tm.move(model, to="cpu")
     assert model.device == torch.device("cpu")
     assert model.config.device == "cpu"
+
+
+def test_maps_of_devices_are_re_pointed_names_and_indices_too(twin):
+    model = nn.Linear(2, 2)
+    tm.move(model, to="twin:0")
+    model.hf_device_map = {"": 0, "0.attention": "twin:0", "head": "disk", "tokens": 7}
+    tm.move(model, to="twin:1")
+    assert model.hf_device_map == {"": 1, "0.attention": "twin:1", "head": "disk", "tokens": 7}
+    tm.move(model, to="cpu")
+    assert model.hf_device_map == {"": "cpu", "0.attention": "cpu", "head": "disk", "tokens": 7}
 
 
 def test_a_metric_resets_onto_its_new_device(twin):
@@ -577,6 +606,16 @@ def test_a_module_with_a_placement_hook_is_refused():
     model = nn.Linear(2, 2)
     model._hf_hook = object()
     assert refuses(model) == {"R024"}
+
+
+def test_an_optimizer_with_pages_of_the_driver_is_refused():
+    """As bitsandbytes has them on a GPU; what is its own is known by its name."""
+    paged = type("Optimizer8bit", (torch.optim.AdamW,), {"__module__": "bitsandbytes.optim.optimizer"})
+    model, optimizer = trained(paged)
+    optimizer.is_paged = True
+    assert tm.plan(model, optimizer, to="twin:0").ok  # by itself that says nothing: small states have no pages
+    optimizer.state[model[0].weight]["exp_avg"].is_paged = True
+    assert refuses(model, optimizer) == {"R029"}
 
 
 def test_a_compiled_module_moves_and_is_noted(twin):

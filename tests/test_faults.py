@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 from card import fill_card
-from conftest import Route
 from hostile import Hostile, OwnApply, Snapshot, hostile
+from routes import Route
+from threads import threads
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.testing._internal.two_tensor import TwoTensor
@@ -46,10 +47,8 @@ on_every_route = on_routes(*ROUTES)
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Where cores are few, the threads of the smallest batch norm wait for each other longer than it takes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with threads(1):
+        yield
 
 
 @pytest.fixture(autouse=True)

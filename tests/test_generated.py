@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Route
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from laws import Trace, addresses, aliases, assert_same, trace
+from routes import Route
 from torch import Tensor, nn, optim
 from torch.testing._internal.two_tensor import TwoTensor
 

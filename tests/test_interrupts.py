@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from conftest import Route
 from hostile import Hostile, Snapshot, hostile
+from routes import Route
+from threads import threads
 from torch import nn
 
 import torchmove as tm
@@ -49,10 +50,8 @@ def _ctrl_c() -> Iterator[None]:
     """Ctrl-C does what it does in a program: whoever runs the tests may have something else in mind for it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     alarm = signal.getsignal(signal.SIGALRM)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with threads(1):
+        yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, alarm)
     signal.signal(signal.SIGINT, before)

@@ -86,7 +86,7 @@ def test_the_nouns_print_and_turn_into_json(state, twin):
     verdict = tm.verify(*state.objects, on="twin:0")
     for noun in (inventory, plan, receipt, verdict):
         assert str(noun)
-        assert noun._repr_html_().startswith("<div>")
+        assert noun._repr_html_().startswith("<iframe ")
         assert noun.to_json().startswith("{")
 
 

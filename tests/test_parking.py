@@ -34,6 +34,7 @@ WORKS = {
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    gc.collect()  # what other tests have parked
     tm.release()
     yield torch.device(request.param)
     gc.collect()

@@ -1,6 +1,6 @@
 """torchmove changes the device of a PyTorch training state: all of it or none of it, and proves it.
 
-Only a map: what it names is imported when it is asked for, so that `import torchmove` and `torchmove --help` cost little.
+Only a map: what it names is imported when it is asked for, so that `import torchmove` and `torchmove --help` are quick.
 """
 
 from importlib import import_module

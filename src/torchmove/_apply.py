@@ -24,7 +24,19 @@ from torchmove._errors import MoveFailed, TorchmoveError
 from torchmove._freeing import let_go
 from torchmove._held import OldStorages
 from torchmove._interrupts import HeldInterrupts
-from torchmove._records import Advance, DeviceValue, Load, Mover, Plan, Receipt, Repoint, Shell, Verdict, Windows
+from torchmove._records import (
+    Advance,
+    DeviceValue,
+    Load,
+    Mover,
+    Plan,
+    Receipt,
+    Repoint,
+    Shell,
+    Stages,
+    Verdict,
+    Windows,
+)
 from torchmove._storage import (
     Gradients,
     Rebinding,
@@ -67,21 +79,23 @@ class _Copies(NamedTuple):
 def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None] = lambda: None) -> list[Receipt]:
     """Move all of them, or change nothing. What a proof raises rolls everything back, and so does what `consent`
     raises, who is asked last: from then on it is done."""
+    stages = Stages()
     with plain_torch(), without_collector():
+        stages.begin("copy")
         old = [OldStorages(job.plan) for job in jobs]
         windows = [windows_of(job.plan.inventory.slots) for job in jobs]
         try:
             copies = _copy(jobs, windows, advance)
-            verdicts = _commit(jobs, windows, copies, consent)
+            verdicts = _commit(jobs, windows, copies, consent, stages)
             # From here on nothing of ours holds the old storages: what is still alive is held by others.
             del copies
             held = [each.held() for each in old]
         finally:
             for each in old:
                 each.forget()
-        seconds = time.perf_counter() - began
+        seconds, done = time.perf_counter() - began, stages.end()
         return [
-            Receipt(job.plan.archived(), job.mover.name, job.why, seconds, holders, before, verdict)
+            Receipt(job.plan.archived(), job.mover.name, job.why, seconds, holders, before, verdict, done)
             for job, holders, before, verdict in zip(jobs, held, windows, verdicts, strict=True)
         ]
 
@@ -146,8 +160,13 @@ def _wait_for_devices(jobs: Sequence[Job]) -> None:
 
 
 def _commit(
-    jobs: Sequence[Job], windows: Sequence[Windows], copies: Sequence[_Copies], consent: Callable[[], None]
+    jobs: Sequence[Job],
+    windows: Sequence[Windows],
+    copies: Sequence[_Copies],
+    consent: Callable[[], None],
+    stages: Stages,
 ) -> list[Verdict | None]:
+    stages.begin("commit")
     undo: Undo = []
     old: list[Tensor] = []
     with HeldInterrupts() as interrupts:
@@ -160,7 +179,9 @@ def _commit(
                 _wait_for(jobs)
             for job in jobs:
                 _settle(job.plan)
+            stages.begin("verify")
             verdicts = [job.proof(before) for job, before in zip(jobs, windows, strict=True)]
+            stages.begin("finish")  # the last copies arrive, other ranks agree, old memory comes free
             _wait_for(jobs)
             if interrupts.breaks_off:
                 interrupts.pending = False
@@ -269,12 +290,17 @@ def _busy_modules(plan: Plan) -> Iterator[nn.Module]:
     tensors = inventory.slots.tensors
     shared = {id(tensors[index]) for block in inventory.blocks.shared() for index in block.slots}
     for holder, _ in inventory.holders.values():
-        if not isinstance(holder, nn.Module) or type(holder)._apply is nn.Module._apply or _fsdp.is_sharded(holder):
+        if not _moves_itself(type(holder)) or _fsdp.is_sharded(holder):
             continue  # FSDP's own would make every shard anew, to see where it is: it has moved under FSDP's eyes
         # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
         # piece, or part of one that others look at too.
         if not isinstance(holder, nn.RNNBase) or shared.isdisjoint(map(id, holder._flat_weights)):
             yield holder
+
+
+def _moves_itself(kind: type) -> bool:
+    """Told by the type: a weak proxy calls itself an instance of what it stands for."""
+    return issubclass(kind, nn.Module) and kind._apply is not nn.Module._apply
 
 
 def _reads_bytes(job: Job) -> bool:

@@ -10,6 +10,8 @@ import torch
 
 # A name like this in an attribute or under a key holds a device, if what is there reads as one.
 _DEVICE_NAME = re.compile(r"(^|_)device$")
+# And in a dict of such a name every entry holds one: transformers' hf_device_map says where each part of a model is.
+_MAP_NAME = re.compile(r"(^|_)device_map$")
 
 
 class NoSuchDevice(Exception):
@@ -50,15 +52,18 @@ def same(one: torch.device, other: torch.device) -> bool:
     return one.type == "cpu" or _index(one) == _index(other)
 
 
-def remembered(name: object, value: object) -> torch.device | None:
-    """The device that a stored value stands for: a `torch.device` anywhere, a string under a name that says device."""
+def remembered(name: object, value: object, within: object) -> torch.device | None:
+    """The device that a stored value stands for: a `torch.device` anywhere, a string under a name that says device, and
+    a string or an index `within` a map of devices."""
     if type(value) is torch.device:
         return value
-    if type(value) is str and type(name) is str and _DEVICE_NAME.search(name):
-        try:
-            return torch.device(value)
-        except RuntimeError:
-            return None
+    if type(value) is str or type(value) is int:
+        in_map = type(within) is str and _MAP_NAME.search(within)
+        if in_map or (type(value) is str and type(name) is str and _DEVICE_NAME.search(name)):
+            try:
+                return torch.device(value)
+            except RuntimeError:
+                return None
     return None
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Sequence, ValuesView
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -15,12 +14,12 @@ from torchmove._collector import without_collector
 from torchmove._council import Council, council_of
 from torchmove._digest import digests
 from torchmove._errors import MoveRefused, VerificationError
-from torchmove._names import names_of
-from torchmove._paths import CALL
+from torchmove._keep import keep_of
+from torchmove._names import check, given
 from torchmove._progress import Bar
-from torchmove._records import Inventory, Plan, Receipt, Refusal, Verdict, Windows
+from torchmove._records import Inventory, Plan, Receipt, Refusal, Stages, Verdict, Windows
+from torchmove._stale import STALE, is_current
 from torchmove._storage import plain_torch
-from torchmove.report import Reported
 
 Device = torch.device | str | int
 Thoroughness = Literal["quick", "bytes", "off"]
@@ -28,26 +27,103 @@ _Planner = Callable[[dict[str, Any], torch.device, Sequence[Any], _plan.FreeByte
 
 
 def survey(*objects: Any) -> Inventory:
-    """Where is everything? Every tensor in the objects: its path, role, device, bytes, and who shares with whom."""
+    """Where is everything? Every tensor in the objects: its path, role, device, bytes, and who shares with whom.
+
+    Args:
+        *objects: modules, optimizers, schedulers, scalers, tensors, and anything that holds them.
+
+    Returns:
+        The inventory. It prints as a table; `slots` has a row for each tensor.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> [(str(slot.path), slot.role, slot.nbytes) for slot in tm.survey(model).slots]
+        [('model.weight', 'parameter', 24), ('model.bias', 'parameter', 12)]
+    """
     return _survey.survey(given(objects))
 
 
 def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughness = "quick") -> Plan:
-    """What would happen? Moves nothing. `verify="bytes"` takes digests now, to be compared after the move."""
+    """What would happen? Moves nothing.
+
+    Args:
+        *objects: as for `tm.move`.
+        to: as for `tm.move`.
+        keep: as for `tm.move`.
+        verify: "bytes" takes digests now, to be compared when the plan has been applied.
+
+    Returns:
+        The plan: what would move, what stays and why, whether there is room, and what stands in the way. Refusals are
+        in the plan, not raised.
+
+    Raises:
+        MoveRefused: there is no such device.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> plan = tm.plan(model, to="cpu", keep=["model.bias"])
+        >>> plan.ok, plan.tensors
+        (True, 0)
+        >>> tm.plan(torch.nn.Linear(2, 3, device="meta"), to="cpu").refusals[0].code
+        'R030'
+    """
     return _planned(given(objects), to, keep, verify, planner=plan_for)
 
 
 def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
-    """Carry a plan out, all of it or nothing. Refused if the state is no longer the one that was planned for."""
+    """Carry a plan out, all of it or nothing.
+
+    Args:
+        plan: from `tm.plan`. It is applied once.
+        mover: as for `tm.move`.
+        progress: as for `tm.move`.
+
+    Returns:
+        The receipt.
+
+    Raises:
+        MoveRefused: the plan has refusals, or the state is no longer the one that was planned for.
+        MoveFailed: as for `tm.move`.
+        VerificationError: as for `tm.move`.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> receipt = tm.apply(tm.plan(model, to="auto"))
+        >>> receipt.plan.target == model.weight.device
+        True
+    """
     if not isinstance(plan, Plan):
         raise TypeError(f"apply takes a plan, from tm.plan(...), not {type(plan).__name__}")
-    if not plan.refusals and not _unchanged(plan.inventory):
-        plan = replace(plan, refusals=(_STALE,))
+    if not plan.refusals and not is_current(plan.inventory):
+        plan = replace(plan, refusals=(STALE,))
     return _applied(plan, mover, "quick" if plan.digests is None else "bytes", progress)
 
 
 def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
-    """Is it all there? `on`: is everything on that device. `after`: is everything what a move made of it."""
+    """Is it all there? Asks one of two questions, and changes nothing.
+
+    Args:
+        *objects: as for `tm.move`.
+        on: is everything on this device, but for what an optimizer keeps elsewhere?
+        after: the receipt of a move. Is everything what that made of it? With digests, if it moved with
+            `verify="bytes"`.
+
+    Returns:
+        The verdict. `raise_if_bad()` turns findings into an error.
+
+    Raises:
+        TypeError: neither or both of the questions were asked.
+        MoveRefused: there is no such device.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> print(tm.verify(model, on="cpu"))
+        verified: 2 tensors checked for placement, orphaned optimizers, remembered devices
+    """
     named = given(objects)
     if (on is None) == (after is None):
         raise TypeError("verify needs on=, the device where all should be, or after=, the receipt of a move")
@@ -67,17 +143,49 @@ def move(
     mover: str = "auto",
     progress: bool = True,
 ) -> Receipt:
-    """Move a training state to a device: all of it or none of it.
+    """Move a training state to a device: all of it or none of it. Survey, plan, apply and verify in one call.
 
-    Modules, optimizers, schedulers, scalers, tensors, and anything that holds them. What is in `keep` (objects, or
-    path patterns such as "model.*.table") stays. Before the old copy is let go the result is verified; `verify="bytes"`
-    compares every byte too, `verify="off"` leaves it out. `mover` forces a way of copying: "plain", or "staged" between
-    cpu and cuda. A move of more than a second shows a bar in a terminal or a notebook, unless `progress=False`.
+    Args:
+        *objects: modules, optimizers, schedulers, scalers, tensors, and anything that holds them.
+        to: what `torch.device` takes, or "auto": the machine's accelerator, else the CPU.
+        keep: what stays where it is: objects, or patterns of paths such as "model.*.table".
+        verify: "quick" looks at everything but the bytes before the old copy is let go, "bytes" compares those too,
+            "off" does neither.
+        mover: forces a way of copying: "plain", or "staged" between cpu and cuda.
+        progress: a move of more than a second shows a bar in a terminal or a notebook; False silences it.
 
-    Raises MoveRefused with every reason at once, MoveFailed when something broke on the way, VerificationError when the
-    result is not what was planned. In each case the state is what it was.
+    Returns:
+        The receipt: what moved, how fast, what stayed and why, and the verdict.
+
+    Raises:
+        MoveRefused: something stands in the way. It has every reason at once.
+        MoveFailed: something broke on the way.
+        VerificationError: the result was not what was planned. In each case the state is what it was.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> optimizer = torch.optim.AdamW(model.parameters())
+        >>> receipt = tm.move(model, optimizer, to="auto")
+        >>> tm.verify(model, optimizer, on="auto").ok
+        True
+        >>> tm.move(model, optimizer, to="nowhere")
+        Traceback (most recent call last):
+        torchmove._errors.MoveRefused: nothing was moved, for 1 reason:
+        ...
     """
     return _applied(_planned(given(objects), to, keep, verify), mover, verify, progress)
+
+
+def survey_named(objects: dict[str, Any]) -> Inventory:
+    """The same as survey, of objects that have their names."""
+    check(objects.values())
+    return _survey.survey(objects)
+
+
+def plan_named(objects: dict[str, Any], to: Device, keep: Sequence[Any]) -> Plan:
+    check(objects.values())
+    return _planned(objects, to, keep, "quick", planner=plan_for)
 
 
 def move_named(
@@ -104,16 +212,6 @@ def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
 # ---------------------------------------------------------------- joints
 
 
-def given(objects: Sequence[Any]) -> dict[str, Any]:
-    """The objects under the names that the caller of the public function has for them."""
-    if not objects:
-        raise TypeError("nothing was given: name the objects, as in tm.move(model, optimizer, to=...)")
-    for each in objects:
-        if isinstance(each, _NOT_HOLDERS):
-            raise TypeError(f"{type(each).__name__} holds no state to look at: give the module, or list(...) of it")
-    return names_of(objects, sys._getframe(2))
-
-
 def _planned(
     objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: Thoroughness, planner: _Planner | None = None
 ) -> Plan:
@@ -122,16 +220,23 @@ def _planned(
     _freeing.wait()  # what is free is about to be counted
     made = (planner or plan_sharded)(objects, _target(to), keep, _devices.free_bytes)
     if verify == "bytes" and made.ok:
+        stages = Stages()
+        stages.begin("digests")
         with plain_torch():
             made = replace(made, digests=digests(made.inventory.slots))
+        made = replace(made, stages=(*made.stages, *stages.end()))
     return made
 
 
 def plan_for(objects: dict[str, Any], target: torch.device, keep: Sequence[Any], free_bytes: _plan.FreeBytes) -> Plan:
     """Survey and plan: all that happens before a device is touched."""
+    stages = Stages()
     with plain_torch(), without_collector():
+        stages.begin("survey")
         inventory = _survey.survey(objects)
-        return _plan.plan(inventory, target, keep=keep_of(objects, keep), free_bytes=free_bytes)
+        stages.begin("plan")
+        made = _plan.plan(inventory, target, keep=keep_of(objects, keep), free_bytes=free_bytes)
+        return replace(made, stages=stages.end())
 
 
 def plan_sharded(objects: dict[str, Any], target: torch.device, keep: Sequence[Any], free: _plan.FreeBytes) -> Plan:
@@ -143,29 +248,14 @@ def plan_sharded(objects: dict[str, Any], target: torch.device, keep: Sequence[A
     return plan_for(objects, target, keep, free) if gathered else made
 
 
-# Given by a slip: what runs through a state once, and what only names it.
-_NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, Reported, type, str, bytes, int, float)
-
-
 def _target(to: Any, argument: str = "to") -> torch.device:
     try:
         return _devices.target(to)
     except _devices.NoSuchDevice as error:
         said = repr(to) if isinstance(to, (str, int, float, torch.device)) else f"a {type(to).__name__}"
         remedy = f"name a device that is there; {argument}='auto' takes the accelerator if there is one"
+        remedy += "; tm.rehearse needs none" if argument == "to" else ""
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
-
-
-def keep_of(objects: dict[str, Any], keep: Sequence[Any]) -> _plan.Keep:
-    if isinstance(keep, str) or not isinstance(keep, (list, tuple, set, frozenset)):
-        raise TypeError("keep takes a list of objects and patterns: keep=[ema, 'model.*.table']")
-    kept = [each for each in keep if not isinstance(each, str)]
-    ids = {id(each) for each in kept}
-    # A given object that is not kept belongs to itself, also where a kept one holds it.
-    besides = [each for each in objects.values() if id(each) not in ids]
-    known = {id(value): name for name, value in objects.items()}
-    named = {known.get(id(each), name): each for name, each in names_of(kept, None).items()}
-    return _plan.Keep(_survey.survey(named, besides=besides), [each for each in keep if isinstance(each, str)])
 
 
 def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool, council: Council | None = None) -> Receipt:
@@ -217,20 +307,3 @@ def proof_of(made: Plan) -> _apply.Proof:
 
 def _no_proof(_: Windows) -> None:
     return None
-
-
-_STALE = Refusal(
-    "R013",
-    "plan",
-    "the state has changed since the plan was made: tensors came, went, or look at other storages",
-    "plan again, right before applying",
-)
-
-
-def _unchanged(planned: Inventory) -> bool:
-    now = _survey.survey(dict(zip(planned.roots, planned.objects, strict=True)))
-    if planned.slots.looks != now.slots.looks or planned.blocks.special != now.blocks.special:
-        return False
-    # A part of a sparse tensor is a new object at every look.
-    pairs = enumerate(zip(planned.slots.tensors, now.slots.tensors, strict=True))
-    return all(was is found or planned.slots[index].how is CALL for index, (was, found) in pairs)

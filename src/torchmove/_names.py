@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
 from types import FrameType
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
+
+from torchmove.report import Reported
+
+# Given by a slip: what runs through a state once, and what only names it.
+_NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, Reported, type, str, bytes, int, float)
+
+
+def given(objects: Sequence[Any]) -> dict[str, Any]:
+    """The objects under the names that the caller of the public function has for them."""
+    check(objects)
+    return names_of(objects, sys._getframe(2))
+
+
+def check(objects: Collection[Any]) -> None:
+    """Are these objects, and not something that was given by a slip?"""
+    if not objects:
+        raise TypeError("nothing was given: name the objects, as in tm.move(model, optimizer, to=...)")
+    for each in objects:
+        if isinstance(each, _NOT_HOLDERS):
+            raise TypeError(f"{type(each).__name__} holds no state to look at: give the module, or list(...) of it")
 
 
 def names_of(objects: Sequence[Any], frame: FrameType | None) -> dict[str, Any]:

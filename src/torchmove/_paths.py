@@ -38,7 +38,7 @@ class Path(NamedTuple):
         # A loop, not recursion: paths may be 100 000 steps deep. Most kinds append; a few wrap what came before.
         text: list[str] = []
         for step in self.steps():
-            prefix, suffix = _KINDS[step.how].text(step.what)
+            prefix, suffix = step.words()
             if prefix:
                 text = [prefix, *text]
             text.append(suffix)
@@ -46,6 +46,10 @@ class Path(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+    def words(self) -> tuple[str, str]:
+        """How the last step prints: what goes before all that came before, and what behind."""
+        return _KINDS[self.how].text(self.what)
 
     def steps(self) -> Iterator[Path]:
         """This path's steps, the root first."""

@@ -198,8 +198,7 @@ def _repoints(inventory: Inventory, keep: Keep, moves: Moves, target: torch.devi
     homes = {home for home, place in moves.ways if place == target != home}
     repoints, notes = [], []
     for value in inventory.device_values:
-        device = _devices.remembered(value.what, value.value) or torch.device(value.value)
-        if keep.has(value.holder, (value.path,)) or not any(_devices.same(device, home) for home in homes):
+        if keep.has(value.holder, (value.path,)) or not any(_devices.same(value.device, home) for home in homes):
             continue
         if _can_be_set(value, target):
             repoints.append(Repoint(value, _like(value, target)))
@@ -218,9 +217,13 @@ def _can_be_set(value: DeviceValue, target: torch.device) -> bool:
 _SETTABLE = {_paths.ATTRIBUTE, _paths.ITEM, _paths.CELL}
 
 
-def _like(value: DeviceValue, target: torch.device) -> torch.device | str:
-    """A device stays a device, and a name stays a name: without an index, if it had none and none is needed."""
+def _like(value: DeviceValue, target: torch.device) -> torch.device | str | int:
+    """A device stays a device, a name a name (without an index, if it had none and none is needed), an index an index
+    among the devices of its kind."""
     if isinstance(value.value, torch.device):
         return target
+    if isinstance(value.value, int) and value.device.type == target.type:
+        return target.index
     bare = torch.device(target.type)
-    return str(target) if ":" in value.value or not _devices.same(bare, target) else target.type
+    indexed = isinstance(value.value, int) or ":" in value.value
+    return str(target) if indexed or not _devices.same(bare, target) else target.type

@@ -48,13 +48,22 @@ _TABLE: dict[tuple[type, str], Rule] = {
 
 
 def register_rule(optimizer: type, key: str, place: Place | Rule) -> None:
-    """Say where an optimizer keeps a scalar of its state: "cpu", "parameter", or a function of the group.
+    """Say where an optimizer keeps a scalar of its state.
 
-    >>> import torch, torchmove as tm
-    >>> class Clocked(torch.optim.SGD):
-    ...     pass                                      # keeps state["ticks"], a counter, on the CPU
-    >>> tm.register_rule(Clocked, "ticks", "cpu")
-    >>> tm.register_rule(Clocked, "scale", lambda group: "parameter" if group["fused"] else "cpu")
+    Args:
+        optimizer: the class; it holds for those below it too.
+        key: the name in the state of a parameter, or "*" for tensors among the group's own values.
+        place: "cpu", "parameter" (beside it), or a function of the group that says one of them.
+
+    Raises:
+        ValueError: that is no place.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> class Clocked(torch.optim.SGD):
+        ...     pass                                  # keeps state["ticks"], a counter, on the CPU
+        >>> tm.register_rule(Clocked, "ticks", "cpu")
+        >>> tm.register_rule(Clocked, "scale", lambda group: "parameter" if group["fused"] else "cpu")
     """
     if not callable(place) and place not in ("cpu", "parameter"):
         raise ValueError(f"a scalar is kept on the 'cpu' or beside its 'parameter', not {place!r}")

@@ -62,7 +62,9 @@ def _judged(case: Case, checks: Mapping[str, Check]) -> Verdict:
     findings: list[Finding] = []
     for check in checks.values():
         findings += check(case)
-    return Verdict(len(case.now.slots), tuple(checks), tuple(findings))
+    placement = case.plan.placement if case.same else ()
+    seen = case.now.archived(numbered=False)
+    return Verdict(len(case.now.slots), tuple(checks), tuple(findings), seen, placement)
 
 
 # ---------------------------------------------------------------- after a move
@@ -211,8 +213,7 @@ def _trains_others(now: Inventory, optimizer: Optimizer, on: torch.device) -> bo
 def _remembered(case: Case) -> Iterator[Finding]:
     on = case.plan.target
     for value in case.now.device_values:
-        device = _devices.remembered(value.what, value.value)
-        if device is not None and isinstance(value.holder, nn.Module) and not _devices.same(device, on):
+        if isinstance(value.holder, nn.Module) and not _devices.same(value.device, on):
             why = f"remembers {value.value!s}, the module is on {on}"
             yield Finding("V403", str(value.path), why, "ask a parameter for its device instead of remembering it")
 

@@ -177,7 +177,7 @@ class Walk:
             self.find(value, before, how, what, role or stair.role or "tensor", owner or stair.owner)
             return False
         if kind in ATOMS or kind is torch.device:
-            if kind is torch.device or kind is str:
+            if kind in _DEVICE_KINDS:
                 self.note_device(child, stair)
             return False
         if id(value) in self.holders:
@@ -213,7 +213,7 @@ class Walk:
             self.origins.add(make_several((before, how, (what,), role, owner)), 1)
 
     def note_device(self, child: Child, stair: _Stair) -> None:
-        if _devices.remembered(child.what, child.value) is not None:
+        if _devices.remembered(child.what, child.value, stair.path.what) is not None:
             path = Path(stair.path, child.how, child.what)
             holder = stair.holder.container if type(stair.holder) is Level else stair.holder
             self.device_values.append(DeviceValue(holder, child.how, child.what, child.value, path))
@@ -248,8 +248,7 @@ class Walk:
 
     def find_gradients(self, wave: Sequence[int]) -> None:
         tensors = [self.tensors[index] for index in wave]
-        trained = [*compress(wave, map(_requires_grad, tensors))]
-        self.trained += trained
+        self.trained += (trained := [*compress(wave, map(_requires_grad, tensors))])
         results = [index for index in trained if self.tensors[index].grad_fn is not None]
         if results:
             self.results += results
@@ -277,8 +276,8 @@ class Walk:
                 self.push(index, hung_on(tensor))
 
     def push(self, index: int, children: Iterable[Child]) -> None:
-        path = self.origins.of(index).path
-        self.stack.append(_make_stair((iter(children), path, self.tensors[index], None, None)))
+        stair = (iter(children), self.origins.of(index).path, self.tensors[index], None, None)
+        self.stack.append(_make_stair(stair))
 
     def visit_shell(self, index: int) -> bool:
         """True: it moves, or its parts do."""
@@ -312,6 +311,7 @@ class Walk:
 
 
 _MANY = 16
+_DEVICE_KINDS = {torch.device, str, int}
 # Like _Stair(...), from a tuple, and cheaper.
 _make_stair = partial(tuple.__new__, _Stair)
 _requires_grad, _grad = attrgetter("requires_grad"), attrgetter("grad")

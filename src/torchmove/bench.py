@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchmove import _devices
-from torchmove._errors import TorchmoveError
+from torchmove._errors import CannotMeasure
 from torchmove._trips import (
     CPU,
     LINK_BYTES,
@@ -40,10 +40,6 @@ TURNS = 3
 _TRIPS = 2 * (1 + TURNS) + 2 * TURNS
 _SECONDS = 60
 _PROBE_BYTES = 64_000_000
-
-
-class CannotMeasure(TorchmoveError):
-    """This machine cannot be measured as asked; says why, and what to do instead."""
 
 
 # ---------------------------------------------------------------- ways, compared

@@ -27,11 +27,25 @@ from torchmove.report import Reported, Sheet, readable_bytes, table
 def rewrap(
     model: DistributedDataParallel, *objects: Any, to: _move.Device, progress: bool = True
 ) -> DistributedDataParallel:
-    """Move what DistributedDataParallel has wrapped, and all that belongs to it, and wrap it again with the same
-    settings.
+    """Move what DistributedDataParallel has wrapped, and wrap it again with the same settings. Called on every rank.
 
-    Called on every rank, with the optimizer and whatever else hangs on the model: all ranks move, or none. The old
-    wrapper is of no use afterwards.
+    Args:
+        model: the wrapper. It is of no use afterwards.
+        *objects: the optimizer, and whatever else hangs on the model.
+        to: the device of this rank.
+        progress: as for `tm.move`.
+
+    Returns:
+        The new wrapper. All ranks have moved.
+
+    Raises:
+        TypeError: the model is not wrapped.
+        MoveRefused: as for `tm.move`, on any rank; also within `no_sync()`.
+        MoveFailed: as for `tm.move`, on any rank. None has moved.
+
+    Examples:
+        >>> import torchmove as tm
+        >>> model = tm.rewrap(model, optimizer, to="cuda:1")  # doctest: +SKIP
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
@@ -94,7 +108,11 @@ def _was_exchanged(*_: Any, **__: Any) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ByRank(Reported):
-    """What each rank says about its part, the slowest first."""
+    """What each rank says about its part, the slowest first.
+
+    Attributes:
+        rows: a dict for each rank: rank, tensors, bytes, seconds, gb_per_second, mover, held_bytes.
+    """
 
     rows: tuple[dict[str, Any], ...]
 
@@ -119,7 +137,23 @@ def _cell(value: Any) -> object:
 
 
 def by_rank(report: Plan | Receipt | Parked) -> ByRank:
-    """The plan, receipt or parked state of every rank in one table. Called on every rank."""
+    """The plan, receipt or parked state of every rank in one table, the slowest first. Called on every rank.
+
+    Args:
+        report: this rank's own.
+
+    Returns:
+        The table. Without a process group it has one row.
+
+    Raises:
+        TypeError: that is no such report.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> tm.by_rank(tm.move(model, to="auto")).rows[0]["rank"]
+        0
+    """
     if not isinstance(report, (Plan, Receipt, Parked)):
         raise TypeError(f"by_rank takes a plan, a receipt or a parked state, not a {type(report).__name__}")
     row = _row(report)

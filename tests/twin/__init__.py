@@ -1,7 +1,7 @@
 """A second device in ordinary memory: "twin:0" and "twin:1" hold bytes of their own and compute with the CPU's kernels.
 
-`install()` builds the backend once per checkout, registers it once per process and returns the device module, which is
-`torch.twin` from then on.
+`install()` builds the backend once per checkout and environment, registers it once per process and returns the device
+module, which is `torch.twin` from then on.
 """
 
 import contextlib
@@ -17,7 +17,9 @@ from .device import TwinDevice
 
 _FOLDER = Path(__file__).resolve().parent
 _SOURCES = [str(_FOLDER / name) for name in ("memory.cpp", "loan.cpp", "operators.cpp", "autocast.cpp")]
-_BUILD = _FOLDER.parents[1] / "build" / f"twin-{torch.__version__}-{sys.implementation.cache_tag}"
+# One for each environment: each has a torch of its own to build against.
+_ENVIRONMENT = f"{Path(sys.prefix).name}-{torch.__version__}-{sys.implementation.cache_tag}"
+_BUILD = _FOLDER.parents[1] / "build" / f"twin-{_ENVIRONMENT}"
 
 
 def install() -> TwinDevice:

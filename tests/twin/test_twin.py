@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from threads import threads
 from torch import nn
 
 from . import install
@@ -329,24 +330,10 @@ def trained(build, shape, device):
     return [t.detach().cpu() for p in model.parameters() for t in (p, p.grad)]
 
 
-class SetThreads(torch.autograd.Function):
-    """As many in autograd's own thread for a device as here: each thread has its own count, and sums depend on it."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.threads = torch.get_num_threads()
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        torch.set_num_threads(ctx.threads)
-        return gradient
-
-
 @pytest.fixture
 def same_threads():
-    for device in DEVICES:
-        SetThreads.apply(torch.ones(1, device=device, requires_grad=True)).sum().backward()
+    with threads(torch.get_num_threads()):
+        yield
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -23,6 +23,7 @@ from torchmove._records.reading import (
 )
 from torchmove._records.receipt import Advance, Cargo, Held, Load, Mover, Receipt
 from torchmove._records.slots import Looks, Slot, Slots, Window, Windows
+from torchmove._records.stages import Stage, Stages
 from torchmove._records.verdict import Finding, Verdict
 
 __all__ = [
@@ -60,6 +61,8 @@ __all__ = [
     "Shell",
     "Slot",
     "Slots",
+    "Stage",
+    "Stages",
     "StateOfEach",
     "States",
     "Stay",

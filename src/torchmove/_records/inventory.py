@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import is_lazy
 
 from torchmove._paths import CALL, Path, make_path
 from torchmove._records.blocks import Block, Blocks
+from torchmove._records.drawing import drawn
 from torchmove._records.reading import Fact, Owner, Role
-from torchmove._records.slots import Slot, Slots
-from torchmove.report import Reported, Sheet, counted, readable_bytes, table
+from torchmove._records.slots import Slot, Slots, shape_of
+from torchmove.report import Figure, Page, Point, Points, Reported, Sheet, counted, readable_bytes, table
 
 
 class Shell(NamedTuple):
@@ -31,13 +31,17 @@ class Shell(NamedTuple):
 
 
 class DeviceValue(NamedTuple):
-    """A device that a holder remembers: a `torch.device`, or its name in an attribute called `device`."""
+    """A device that a holder remembers: a `torch.device`, or its name or index in a place that says device."""
 
     holder: Any
     how: str
     what: Any
-    value: torch.device | str
+    value: torch.device | str | int
     path: Path
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.value)
 
 
 class Also(NamedTuple):
@@ -59,7 +63,14 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inventory(Reported):
-    """Every tensor of a state: its path, role, device, bytes, and who shares with whom."""
+    """Every tensor of a state: its path, role, device, bytes, and who shares with whom. It holds the state.
+
+    Attributes:
+        roots: the names of the given objects, with which paths begin.
+        slots: a row for each tensor: `path`, `role`, `device`, `nbytes`, `tensor`.
+        blocks: a row for each storage: `device`, `nbytes`, and which slots look at it.
+        told: facts about the holders: what stands in the way of a move, and what is worth knowing.
+    """
 
     objects: tuple[Any, ...]
     roots: tuple[str, ...]
@@ -72,10 +83,13 @@ class Inventory(Reported):
     holders: Mapping[int, tuple[Any, Path]]  # every holder by its id; this keeps the id its own
     number: Mapping[int, int]  # the index of a tensor's slot, by the tensor's id
 
-    def archived(self) -> Inventory:
-        """The same, remembering the tensors by their ids alone: it keeps nothing of the state alive."""
-        number = self.number
-        if self.shells:
+    def archived(self, *, numbered: bool = True) -> Inventory:
+        """The same, remembering the tensors by their ids alone: it keeps nothing of the state alive.
+
+        Not `numbered`, it does not even know their ids, and only shows what was where.
+        """
+        number = self.number if numbered else {}
+        if self.shells and numbered:
             # A part of a sparse tensor is a new object at every look, and its id worth nothing.
             number = {tensor: index for tensor, index in number.items() if self.slots[index].how is not CALL}
         emptied: dict[str, Any] = {"objects": (), "shells": (), "device_values": (), "told": (), "holders": {}}
@@ -92,6 +106,7 @@ class Inventory(Reported):
 
     @property
     def nbytes(self) -> int:
+        """Bytes on all devices together. What is shared counts once."""
         return sum(self.devices().values())
 
     def devices(self) -> dict[torch.device, int]:
@@ -112,6 +127,17 @@ class Inventory(Reported):
             (table("tensors", columns, rows, total=len(self.slots)),),
         )
 
+    def page(self) -> Page:
+        figures = [
+            Figure("tensors", f"{len(self.slots):,}", f"in {counted(len(self.blocks), 'storage')}"),
+            *(Figure(f"on {device}", readable_bytes(size)) for device, size in self.devices().items()),
+        ]
+        told = tuple(Point(fact.code, str(path), fact.why, fact.remedy) for path, _, fact in self.told)
+        title = ", ".join(self.roots)
+        return Page(
+            "Inventory", title, figures=tuple(figures), points=(Points("Worth knowing", told),), state=drawn(self)
+        )
+
     def _row(self, slot: Slot) -> tuple[object, ...]:
         # That an optimizer has the parameter too goes without saying.
         also = [path for path in self.other_paths.get(id(slot.tensor), ()) if "param_groups" not in path.names()]
@@ -119,7 +145,7 @@ class Inventory(Reported):
         left_out = len(shares[2:]) + len(also[2:])
         shown = ", ".join(map(str, shares[:2])) + (f" (+{left_out})" if left_out else "")
         dtype = str(slot.tensor.dtype).removeprefix("torch.")
-        return slot.path, slot.role, slot.device, dtype, tuple(_shape(slot.tensor)), slot.nbytes, shown
+        return slot.path, slot.role, slot.device, dtype, tuple(shape_of(slot.tensor)), slot.nbytes, shown
 
     def sharing(self, slot: Slot) -> Iterator[Path]:
         """The paths of the other tensors that look at the slot's storage."""
@@ -151,12 +177,7 @@ class Inventory(Reported):
             "role": slot.role,
             "device": str(slot.device),
             "dtype": str(slot.tensor.dtype),
-            "shape": list(_shape(slot.tensor)),
+            "shape": list(shape_of(slot.tensor)),
             "bytes": slot.nbytes,
             "requires_grad": slot.tensor.requires_grad,
         }
-
-
-def _shape(tensor: Tensor) -> Sequence[int]:
-    """As far as it has one: an uninitialised parameter has none yet, a nested tensor many."""
-    return () if is_lazy(tensor) or tensor.is_nested else tensor.shape

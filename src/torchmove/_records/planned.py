@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,8 +12,23 @@ import torch
 
 from torchmove._paths import Path
 from torchmove._records.blocks import Move, Moves
+from torchmove._records.drawing import drawn, with_moves, with_places
 from torchmove._records.inventory import DeviceValue, Inventory
-from torchmove.report import Reported, Sheet, Table, counted, readable_bytes, table
+from torchmove._records.stages import Stage
+from torchmove.report import (
+    Bar,
+    Figure,
+    Page,
+    Point,
+    Points,
+    Reported,
+    Sheet,
+    State,
+    Table,
+    counted,
+    readable_bytes,
+    table,
+)
 
 
 class Stay(NamedTuple):
@@ -28,7 +43,7 @@ class Repoint(NamedTuple):
     """A remembered device that changes with the state."""
 
     value: DeviceValue
-    new: torch.device | str
+    new: torch.device | str | int
 
 
 class Refusal(NamedTuple):
@@ -68,7 +83,16 @@ class Room(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Reported):
-    """What would move, what stays and why, what stands in the way, and whether it fits."""
+    """What would move, what stays and why, what stands in the way, and whether it fits. It holds the state.
+
+    Attributes:
+        target: where to.
+        moves: a row for each storage that would move.
+        refusals: what stands in the way, each with `code`, `path`, `why` and `remedy`.
+        notes: what is worth knowing, each with `code`, `path` and `why`.
+        rooms: what is needed on each device, and what is free there.
+        repoints: remembered devices that would change too.
+    """
 
     inventory: Inventory
     target: torch.device
@@ -80,13 +104,16 @@ class Plan(Reported):
     rooms: tuple[Room, ...]
     placement: Sequence[torch.device]  # where each slot will be, in the inventory's order
     digests: tuple[Digest, ...] | None = None  # each slot's bytes, where asked for
+    stages: tuple[Stage, ...] = ()
 
     @property
     def ok(self) -> bool:
+        """Nothing stands in the way."""
         return not self.refusals
 
     @cached_property
     def stays(self) -> tuple[Stay, ...]:
+        """What stays where it is, each with `path`, `nbytes` and `why`."""
         slots = self.inventory.slots
         return tuple(Stay(slots[index].path, slots[index].nbytes, why) for index, why in sorted(self.reasons.items()))
 
@@ -97,10 +124,12 @@ class Plan(Reported):
 
     @property
     def nbytes(self) -> int:
+        """Bytes that would move."""
         return sum(room.needs_bytes for room in self.rooms)
 
     @property
     def tensors(self) -> int:
+        """How many tensors would move."""
         return sum(1 for _ in self.moves.slots())
 
     def sheet(self) -> Sheet:
@@ -117,6 +146,43 @@ class Plan(Reported):
                 stays_table(self.stays),
             ),
         )
+
+    def page(self) -> Page:
+        roots, count = ", ".join(self.inventory.roots), len(self.refusals)
+        figures = (
+            Figure("would move", readable_bytes(self.nbytes), describe_tensors(self)),
+            stays_figure(self.stays),
+            Figure("refusals", str(count), "it cannot move like this" if count else "", "bad" if count else "good"),
+        )
+        return Page(
+            "Plan",
+            f"{roots}: {'cannot' if count else 'would'} move to {self.target}",
+            figures=figures,
+            points=(Points("Refused", tuple(_refusal_point(each) for each in self.refusals), "bad"), *self.told()),
+            bars=tuple(map(_room_bar, self.rooms)),
+            tables=self.page_tables(),
+            state=self.drawn(),
+        )
+
+    def told(self) -> tuple[Points, ...]:
+        notes = (Point(note.code, note.path, note.why) for note in self.notes)
+        points = (
+            Point("", str(point.value.path), f"{point.value.value!s} to {point.new!s}") for point in self.repoints
+        )
+        return Points("Notes", tuple(notes)), Points("Remembered devices that change", tuple(points))
+
+    def page_tables(self) -> tuple[Table, ...]:
+        rows = [
+            (home, target, len(indices), readable_bytes(sum(self.moves.nbytes[index] for index in indices)))
+            for (home, target), indices in self.moves.ways.items()
+        ]
+        moves = table("What moves", ("from", "to", "storages", "size"), rows, total=len(rows))
+        return moves, stays_table(self.stays, title="What stays, and why", size=readable_bytes)
+
+    def drawn(self) -> State:
+        """The tensors, before and after."""
+        state = with_places(drawn(self.inventory), self.placement, ("before", "after"))
+        return with_moves(state, self.moves.slots(), self.reasons)
 
     def _row(self, move: Move) -> tuple[object, ...]:
         first = self.inventory.slots[move.block.slots[0]]
@@ -153,16 +219,37 @@ Digest = tuple[int, int]
 
 
 def describe_moves(plan: Plan) -> str:
-    return f"{counted(plan.tensors, 'tensor')} in {counted(len(plan.moves), 'storage')}, {readable_bytes(plan.nbytes)}"
+    return f"{describe_tensors(plan)}, {readable_bytes(plan.nbytes)}"
 
 
-def stays_table(stays: Sequence[Stay]) -> Table:
+def describe_tensors(plan: Plan) -> str:
+    return f"{counted(plan.tensors, 'tensor')} in {counted(len(plan.moves), 'storage')}"
+
+
+def stays_figure(stays: Sequence[Stay]) -> Figure:
+    return Figure("stays", readable_bytes(sum(stay.nbytes for stay in stays)), counted(len(stays), "tensor"))
+
+
+def _refusal_point(refusal: Refusal) -> Point:
+    return Point(refusal.code, refusal.path, refusal.why, refusal.remedy)
+
+
+def _room_bar(room: Room) -> Bar:
+    parts = [("needed", room.needs_bytes)]
+    if room.has_bytes is not None:
+        parts.append(("free besides", max(0, room.has_bytes - room.needs_bytes)))
+    return Bar(f"Room on {room.device}", tuple(parts))
+
+
+def stays_table(
+    stays: Sequence[Stay], *, title: str = "stays", size: Callable[[int], object] = lambda nbytes: nbytes
+) -> Table:
     """By reason: one line says that all `step`s stay."""
     reasons: defaultdict[str, list[Stay]] = defaultdict(list)
     for stay in stays:
         reasons[stay.why].append(stay)
-    rows = [(len(same), sum(stay.nbytes for stay in same), why, same[0].path) for why, same in reasons.items()]
-    return table("stays", ("tensors", "bytes", "why", "such as"), rows, total=len(rows))
+    rows = [(len(same), size(sum(stay.nbytes for stay in same)), why, same[0].path) for why, same in reasons.items()]
+    return table(title, ("tensors", "bytes", "why", "such as"), rows, total=len(rows))
 
 
 def stays_facts(stays: Sequence[Stay]) -> list[dict[str, Any]]:

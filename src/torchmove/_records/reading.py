@@ -72,12 +72,42 @@ make_bunch = partial(tuple.__new__, Bunch)
 
 
 def attribute(name: str, value: Any, role: Role | None = None, owner: Owner | None = None) -> Child:
-    """A child that is reached as `holder.name`."""
+    """For a reader: a child that is reached as `holder.name`.
+
+    Args:
+        name: of the attribute.
+        value: what is there: a tensor, or another holder.
+        role: what the tensors below it are: "parameter", "buffer", "gradient", "state" or "tensor".
+        owner: whose they are, for an optimizer's state.
+
+    Returns:
+        The child, to be yielded.
+
+    Examples:
+        >>> import torchmove as tm
+        >>> tm.attribute("frames", [1, 2]).what
+        'frames'
+    """
     return Child(ATTRIBUTE, name, value, role, owner)
 
 
 def item(key: Any, value: Any, role: Role | None = None, owner: Owner | None = None) -> Child:
-    """A child that is reached as `holder[key]`."""
+    """For a reader: a child that is reached as `holder[key]`.
+
+    Args:
+        key: of the item.
+        value: as for `tm.attribute`.
+        role: as for `tm.attribute`.
+        owner: as for `tm.attribute`.
+
+    Returns:
+        The child, to be yielded.
+
+    Examples:
+        >>> import torchmove as tm
+        >>> tm.item("frames", [1, 2]).what
+        'frames'
+    """
     return Child(ITEM, key, value, role, owner)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -12,10 +12,24 @@ from torch import Tensor
 from torchmove._paths import Path
 from torchmove._records.blocks import Block, Moves
 from torchmove._records.columns import Rows
-from torchmove._records.planned import Plan, describe_moves, stays_table
+from torchmove._records.drawing import with_kinds
+from torchmove._records.planned import Plan, describe_moves, describe_tensors, stays_figure, stays_table
 from torchmove._records.slots import Windows
+from torchmove._records.stages import Stage, stages_facts
 from torchmove._records.verdict import Verdict
-from torchmove.report import Reported, Sheet, readable_bytes, table
+from torchmove.report import (
+    Figure,
+    Page,
+    Point,
+    Points,
+    Reported,
+    Sheet,
+    Timeline,
+    counted,
+    readable_bytes,
+    readable_seconds,
+    table,
+)
 
 
 class Cargo(NamedTuple):
@@ -80,6 +94,14 @@ class Receipt(Reported):
     """What was moved, how fast, what stayed and why, and what memory the old device could not give back.
 
     A receipt may be kept: it remembers tensors by their ids and keeps none of them alive.
+
+    Attributes:
+        plan: what was carried out.
+        mover: which mover carried it.
+        why: this mover was taken.
+        seconds: how long it took, planning left out.
+        held: memory on the old device that something outside the state still looks at: `path`, `nbytes`, `by` whom.
+        verdict: what was found afterwards, before the old copy was let go; None with `verify="off"`.
     """
 
     plan: Plan
@@ -89,13 +111,16 @@ class Receipt(Reported):
     held: tuple[Held, ...]
     windows: Windows  # what each tensor showed before, in the inventory's order
     verdict: Verdict | None = None
+    stages: tuple[Stage, ...] = ()  # of the move; the plan has those before
 
     @property
     def moved_bytes(self) -> int:
+        """Bytes that were moved."""
         return self.plan.nbytes
 
     @property
     def bytes_per_second(self) -> float:
+        """The rate, all stages counted in."""
         return self.moved_bytes / self.seconds if self.seconds else 0.0
 
     def sheet(self) -> Sheet:
@@ -116,12 +141,50 @@ class Receipt(Reported):
         still = table("still held on the old device", ("path", "bytes", "by"), self.held, total=len(self.held))
         return Sheet(title, tuple(lines), (stays_table(plan.stays), still))
 
+    def page(self) -> Page:
+        plan = self.plan
+        roots = ", ".join(plan.inventory.roots)
+        held = tuple(Point("", str(path), f"{readable_bytes(size)}: {by}") for path, size, by in self.held)
+        return Page(
+            "Receipt",
+            f"{roots}: moved to {plan.target}" if plan.moves else f"{roots}: nothing had to move to {plan.target}",
+            figures=tuple(self._figures()),
+            points=(Points("Still held on the old device", held), *plan.told()),
+            timeline=self._timeline(),
+            tables=plan.page_tables(),
+            state=with_kinds(plan.drawn(), self.windows.dtypes, self.windows.shapes),
+        )
+
+    def _figures(self) -> Iterator[Figure]:
+        yield Figure("moved", readable_bytes(self.moved_bytes), describe_tensors(self.plan))
+        yield stays_figure(self.plan.stays)
+        if self.plan.moves:
+            rate = f"{readable_bytes(int(self.bytes_per_second))}/s"
+            yield Figure("took", readable_seconds(self.seconds), f"{rate}, {self.mover} mover: {self.why}")
+        held = sum(each.nbytes for each in self.held)
+        yield Figure("still held on the old device", readable_bytes(held), tone="bad" if held else "good")
+        if self.verdict is not None:
+            found = len(self.verdict.findings)
+            said = f"checked for {', '.join(self.verdict.checked)}"
+            yield Figure("verified", counted(found, "finding"), said, "bad" if found else "good")
+
+    def _timeline(self) -> Timeline:
+        stages = (*self.plan.stages, *self.stages)
+        return Timeline("When", tuple((stage.name, stage.seconds, self._said_of(stage)) for stage in stages))
+
+    def _said_of(self, stage: Stage) -> str:
+        if stage.name != "copy" or not stage.seconds:
+            return ""
+        ways = ", ".join(f"{home} to {target}" for home, target in self.plan.moves.ways)
+        return f"{ways}: {readable_bytes(self.moved_bytes)}, {readable_bytes(int(self.moved_bytes / stage.seconds))}/s"
+
     def facts(self) -> dict[str, Any]:
         return {
             "mover": self.mover,
             "why": self.why,
             "seconds": self.seconds,
             "bytes_per_second": self.bytes_per_second,
+            "stages": stages_facts((*self.plan.stages, *self.stages)),
             "held": [{**held._asdict(), "path": str(held.path)} for held in self.held],
             "verdict": self.verdict.facts() if self.verdict else None,
             "plan": self.plan.facts(),

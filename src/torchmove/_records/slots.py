@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from torchmove._paths import Path, make_path
 from torchmove._records.columns import Rows
@@ -69,12 +70,23 @@ class Slots(Rows[Slot]):
         roles = list(self._origins.roles())
         return roles if len(roles) == len(self) else [roles[index] for index in self._order]
 
+    def kinds(self) -> tuple[list[torch.dtype], list[Sequence[int]]] | None:
+        """Every tensor's dtype, and its shape as far as it has one; an archive does not know."""
+        if self.tensors and self.tensors[0] is _GONE:
+            return None
+        return [tensor.dtype for tensor in self.tensors], list(map(shape_of, self.tensors))
+
     def archived(self) -> Slots:
         """The same, without the tensors."""
         return Slots([_GONE] * len(self), self.looks, self._origins.archived(), self._order)
 
 
 _GONE = torch.empty(0, device="meta")
+
+
+def shape_of(tensor: Tensor) -> Sequence[int]:
+    """As far as it has one: an uninitialised parameter has none yet, a nested tensor many."""
+    return () if is_lazy(tensor) or tensor.is_nested else tensor.shape
 
 
 class Window(NamedTuple):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
+
 from torchmove._errors import VerificationError
-from torchmove.report import Reported, Sheet, counted
+from torchmove._records.drawing import drawn, with_places
+from torchmove._records.inventory import Inventory
+from torchmove.report import Figure, Page, Point, Points, Reported, Sheet, counted
 
 
 class Finding(NamedTuple):
@@ -23,17 +28,31 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdict(Reported):
-    """Is it all there? `findings` says what is not."""
+    """Is it all there?
+
+    Attributes:
+        tensors: how many were looked at.
+        checked: what they were checked for.
+        findings: what is not as it should be, each with `code`, `path`, `why` and `remedy`.
+    """
 
     tensors: int
     checked: tuple[str, ...]
     findings: tuple[Finding, ...]
+    seen: Inventory | None = None  # what was looked at, without the tensors
+    placement: Sequence[torch.device] = ()  # where each should be, in that order, where that is known
 
     @property
     def ok(self) -> bool:
+        """Nothing was found."""
         return not self.findings
 
     def raise_if_bad(self) -> None:
+        """Do nothing, or say what is wrong.
+
+        Raises:
+            VerificationError: there are findings.
+        """
         if self.findings:
             raise VerificationError(self)
 
@@ -47,6 +66,18 @@ class Verdict(Reported):
         title = f"not as it should be: {counted(len(self.findings), 'finding')} ({count})"
         return Sheet(title, (*map(str, shown), *rest))
 
+    def page(self) -> Page:
+        figures = (
+            Figure("findings", str(len(self.findings)), tone="good" if self.ok else "bad"),
+            Figure("tensors", f"{self.tensors:,}", f"checked for {', '.join(self.checked)}"),
+        )
+        findings = Points("Findings", tuple(map(_point, self.findings)), "bad")
+        state = drawn(self.seen) if self.seen is not None else None
+        if state is not None and self.placement:
+            state = with_places(state, self.placement, ("is", "should be"))
+        title = "All is as it should be" if self.ok else "Not all is as it should be"
+        return Page("Verdict", title, figures=figures, points=(findings,), state=state)
+
     def facts(self) -> dict[str, Any]:
         return {
             "ok": self.ok,
@@ -54,3 +85,7 @@ class Verdict(Reported):
             "tensors": self.tensors,
             "findings": [finding._asdict() for finding in self.findings],
         }
+
+
+def _point(finding: Finding) -> Point:
+    return Point(finding.code, finding.path, finding.why, finding.remedy)

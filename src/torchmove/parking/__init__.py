@@ -7,6 +7,7 @@ fingerprints   are the bytes on the device still those of the host copy?
 mirrors        which block is where in the arena, and whether it is true there
 segments       room on a device for what wakes
 down, up       the movers
+homes          the way back
 resting        park and wake
 swapping       one leaves while another comes
 """
@@ -22,6 +23,11 @@ __all__ = ["Parked", "Swap", "park", "parked", "release", "swap"]
 
 
 def release() -> None:
-    """Give back what is kept for the next time: page-locked memory, in which nothing is parked, and threads."""
+    """Give back what is kept for the next time: page-locked memory, in which nothing is parked, and threads.
+
+    Examples:
+        >>> import torchmove as tm
+        >>> tm.release()                  # a later move or park makes them anew
+    """
     mirrors.release()
     staging.release()

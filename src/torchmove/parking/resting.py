@@ -4,47 +4,41 @@ from __future__ import annotations
 
 import time
 import warnings
-import weakref
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torchmove import _apply, _devices, _freeing, _move, _plan, _survey
 from torchmove._collector import without_collector
 from torchmove._errors import TorchmoveError
-from torchmove._records import Inventory, Note, Plan, Receipt, Refusal, Repoint, Slots
+from torchmove._keep import keep_of
+from torchmove._names import given
+from torchmove._records import Note, Plan, Receipt, Refusal
 from torchmove._storage import plain_torch
 from torchmove.parking.down import Down
+from torchmove.parking.homes import Homes, homes_of, placement_back, repoints_back
 from torchmove.parking.mirrors import mirrors
 from torchmove.parking.up import Up
-from torchmove.report import Reported, Sheet, counted, readable_bytes
+from torchmove.report import Figure, Page, Reported, Sheet, counted, readable_bytes
 
 _CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class Homes:
-    """Where everything was: each tensor's device, None for what was not parked, and the remembered devices."""
-
-    tensors: Mapping[int, tuple[weakref.ref[Tensor], torch.device | None]]
-    repoints: tuple[Repoint, ...]
-    main: torch.device | None  # where most of it was
-    keep: Sequence[Any]  # what was to stay
-
-    def of(self, tensor: Tensor) -> tuple[bool, torch.device | None]:
-        """Was it there, and where is it to go?"""
-        found = self.tensors.get(id(tensor))
-        return (True, found[1]) if found is not None and found[0]() is tensor else (False, None)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Parked(Reported):
-    """What was parked, what that set free, and what had to travel. `wake()` brings everything back where it was."""
+    """What was parked, what that set free, and what had to travel. `wake()` brings everything back where it was.
+
+    Attributes:
+        receipt: of the way off the devices.
+        freed: bytes that each device got back, measured.
+        copied_bytes: what travelled.
+        unchanged_bytes: what did not have to, since its host copy was still true.
+        ordinary_bytes: what lies in ordinary memory, not in the arena.
+        notes: what is worth knowing, each with `code`, `path` and `why`.
+    """
 
     receipt: Receipt
     freed: dict[torch.device, int]  # bytes that each device got back, measured
@@ -63,12 +57,20 @@ class Parked(Reported):
 
     @property
     def is_parked(self) -> bool:
+        """It has not been woken."""
         return not self._awake
 
     def wake(self, *, progress: bool = True) -> Receipt:
         """Bring everything back where it was: all of it, or nothing, and then it is still parked.
 
-        Raises MoveRefused if a device has no room for it now. A second call does nothing.
+        Args:
+            progress: as for `tm.move`.
+
+        Returns:
+            The receipt of the way back. A second call does nothing and returns it again.
+
+        Raises:
+            MoveRefused: a device has no room for it now.
         """
         if self._awake:
             return self._awake[0]
@@ -100,6 +102,20 @@ class Parked(Reported):
         lines += map(str, self.notes)
         return Sheet(title, tuple(lines), self.receipt.sheet().tables)
 
+    def page(self) -> Page:
+        """Its receipt's, in other words."""
+        sheet, figures = (
+            self.sheet(),
+            [
+                *(Figure(f"{device} got back", readable_bytes(nbytes)) for device, nbytes in self.freed.items()),
+                Figure("travelled", readable_bytes(self.receipt.plan.nbytes - self.unchanged_bytes)),
+                Figure("had not changed", readable_bytes(self.unchanged_bytes)),
+            ],
+        )
+        return self.receipt.page()._replace(
+            noun="Parked", title=sheet.title, lines=tuple(map(str, self.notes)), figures=tuple(figures)
+        )
+
     def facts(self) -> dict[str, Any]:
         return {
             "is_parked": self.is_parked,
@@ -119,26 +135,57 @@ class Parked(Reported):
 def park(*objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None, progress: bool = True) -> Parked:
     """Take a state off its devices, give their memory back to the driver, and remember the way back.
 
-    While it is parked, its tensors are on the CPU and can be read, saved and even trained there. `parked.wake()`
-    brings all of it back where it was. What is in `keep` stays. The host memory is page-locked where there is a CUDA
-    device, and kept for the next time; only what changed since it woke travels again. `host_bytes` is the most of it
-    that may be had: what does not fit goes to ordinary memory, more slowly. `tm.release()` gives it back.
+    While it is parked, its tensors are on the CPU and can be read, saved and even trained there. The host memory is
+    page-locked where there is a CUDA device, and kept for the next time: only what changed since travels again.
 
-    All or nothing, as `tm.move`, with the same errors.
+    Args:
+        *objects: as for `tm.move`.
+        keep: as for `tm.move`.
+        host_bytes: the most page-locked memory that may be had. What does not fit goes to ordinary memory, more slowly.
+        progress: as for `tm.move`.
+
+    Returns:
+        The parked state. Its `wake()` brings all of it back where it was.
+
+    Raises:
+        MoveRefused: as for `tm.move`.
+        MoveFailed: as for `tm.move`.
+        VerificationError: as for `tm.move`.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> parked = tm.park(model)
+        >>> receipt = parked.wake()
+        >>> parked.is_parked
+        False
     """
-    return park_named(_move.given(objects), keep, host_bytes, progress)
+    return park_named(given(objects), keep, host_bytes, progress)
 
 
 class parked:  # noqa: N801  # reads as the block it opens
-    """`with tm.parked(model, optimizer):` parks a state, and wakes it at the end of the block, exceptions or not.
+    """Park a state for the length of a block, and wake it at its end, exceptions or not.
 
     If it cannot be woken then (there is no room, say), the error that leaves the block has the state as its `parked`.
+
+    Args:
+        *objects: as for `tm.park`.
+        keep: as for `tm.park`.
+        host_bytes: as for `tm.park`.
+        progress: as for `tm.park`.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> with tm.parked(model) as parked:
+        ...     print(model.weight.device)
+        cpu
     """
 
     def __init__(
         self, *objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None, progress: bool = True
     ) -> None:
-        self._named, self._options = _move.given(objects), (keep, host_bytes, progress)
+        self._named, self._options = given(objects), (keep, host_bytes, progress)
         self._parked: Parked | None = None
 
     def __enter__(self) -> Parked:
@@ -198,20 +245,6 @@ def _has_its_places(plan: Plan) -> bool:
     return all(room.has_bytes is None or room.needs_bytes <= room.has_bytes + kept for room in plan.rooms)
 
 
-def homes_of(plan: Plan, keep: Sequence[Any] = ()) -> Homes:
-    slots, moving = plan.inventory.slots, {*plan.moves.slots()}
-    homes = zip(slots.tensors, slots.looks.devices, strict=True)
-    known = {
-        id(tensor): (weakref.ref(tensor), home if index in moving else None)
-        for index, (tensor, home) in enumerate(homes)
-    }
-    weight: Counter[torch.device] = Counter()
-    for (home, _), indices in plan.moves.ways.items():
-        weight[home] += sum(plan.moves.nbytes[index] for index in indices)
-    main = weight.most_common(1)[0][0] if weight else None
-    return Homes(known, plan.repoints, main, keep)
-
-
 def free_now(plan: Plan) -> dict[torch.device, int | None]:
     """What the driver has to give on each device that is left."""
     return {home: _devices.driver_free_bytes(home) for home in sorted({home for home, _ in plan.moves.ways}, key=str)}
@@ -254,8 +287,8 @@ def waking_plan(parked: Parked) -> Plan:
     _freeing.wait()
     with plain_torch(), without_collector():
         inventory = _survey.survey(parked.objects)
-        target, keep = parked.homes.main or _CPU, _move.keep_of(parked.objects, ())
-        back = _plan.Back(_placement(inventory, parked.homes), _repoints(parked.homes))
+        target, keep = parked.homes.main or _CPU, keep_of(parked.objects, ())
+        back = _plan.Back(placement_back(inventory, parked.homes), repoints_back(parked.homes))
         plan = _plan.plan(inventory, target, keep=keep, free_bytes=_devices.free_bytes, back=back)
     return replace(plan, refusals=tuple(map(_still_parked, plan.refusals)))
 
@@ -264,37 +297,3 @@ def _still_parked(refusal: Refusal) -> Refusal:
     if refusal.code != "R042":
         return refusal
     return refusal._replace(remedy="free some there and wake it again: it is still parked")
-
-
-def _placement(inventory: Inventory, homes: Homes) -> list[torch.device]:
-    """Back where it was. What has come since goes where a move would put it; a gradient to its parameter."""
-    slots = inventory.slots
-    placement = list(slots.looks.devices)
-    new: list[int] = []
-    for index, tensor in enumerate(slots.tensors):
-        was_there, home = homes.of(tensor)
-        if not was_there:
-            new.append(index)
-        elif home is not None:
-            placement[index] = home
-    if new and homes.main is not None:
-        objects = dict(zip(inventory.roots, inventory.objects, strict=True))
-        would = _plan.Places(inventory, homes.main, _move.keep_of(objects, homes.keep)).all()
-        for index in new:
-            placement[index] = would[index]
-        for index in new:
-            beside = _parameter_of(slots, index, inventory)
-            if beside is not None and would[index] == homes.main:
-                placement[index] = placement[beside]
-    return placement
-
-
-def _parameter_of(slots: Slots, index: int, inventory: Inventory) -> int | None:
-    """The slot of the parameter that a gradient, or an optimizer's state, belongs to."""
-    owner = slots[index].owner
-    return None if owner is None or owner.parameter is None else inventory.number.get(owner.parameter)
-
-
-def _repoints(homes: Homes) -> list[Repoint]:
-    """The remembered devices, as they were."""
-    return [Repoint(value._replace(value=new), value.value) for value, new in homes.repoints]

@@ -7,24 +7,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchmove import _apply, _devices, _move
+from torchmove._names import given
 from torchmove._records import Plan, Receipt
-from torchmove.parking.resting import (
-    Homes,
-    Parked,
-    free_now,
-    has_parked,
-    homes_of,
-    park_named,
-    parking,
-    waking_plan,
-)
+from torchmove.parking.homes import Homes, homes_of
+from torchmove.parking.resting import Parked, free_now, has_parked, park_named, parking, waking_plan
 from torchmove.parking.up import Up
 from torchmove.report import Reported, Sheet
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Swap(Reported):
-    """What left, with the way back, and the receipt of what came."""
+    """What left, with the way back, and the receipt of what came.
+
+    Attributes:
+        parked: what left.
+        receipt: of what came.
+        at_once: there was room for both, and they crossed.
+    """
 
     parked: Parked
     receipt: Receipt
@@ -41,11 +40,31 @@ class Swap(Reported):
 def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool = True) -> Swap:
     """Park one state and bring another to its place, both or neither.
 
-    `out` is an object, or a list or tuple of them. `into` is what `tm.park` returned, which goes back where it was, or
-    objects on the CPU, which go where `out` was. Where the device has room for both they cross on the way.
+    Where the device has room for both they cross on the way.
+
+    Args:
+        out: the object that leaves, or a list or tuple of them.
+        into: what `tm.park` returned, which goes back where it was; or objects on the CPU, which go where `out` was.
+        host_bytes: as for `tm.park`.
+        progress: as for `tm.move`.
+
+    Returns:
+        What left, with the way back, and the receipt of what came.
+
+    Raises:
+        ValueError: something cannot leave and come at the same time.
+        MoveRefused: as for `tm.move`, for either. Neither has moved.
+        MoveFailed: as for `tm.move`, for either. Neither has moved.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> policy, reward = torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)
+        >>> swapped = tm.swap(out=policy, into=reward)
+        >>> swapped.parked.is_parked
+        True
     """
-    leaving, began = _move.given(_several(out)), time.perf_counter()
-    coming = into if isinstance(into, Parked) else _move.given(_several(into))
+    leaving, began = given(_several(out)), time.perf_counter()
+    coming = into if isinstance(into, Parked) else given(_several(into))
     arriving = coming.objects if isinstance(coming, Parked) else coming
     if {id(each) for each in leaving.values()} & {id(each) for each in arriving.values()}:
         raise ValueError("out and into have an object in common: it cannot leave and come at the same time")

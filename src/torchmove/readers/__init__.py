@@ -5,11 +5,11 @@ A new kind of holder is one function in a file here and one row in the table; us
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from torchmove._records import Reader
-from torchmove.readers import containers, functions, modules, objects, optimizers, outside, wrappers
+from torchmove.readers import containers, functions, libraries, modules, objects, optimizers, outside, wrappers
 
 __all__ = ["reader_for", "register_reader"]
 
@@ -19,6 +19,7 @@ _TABLE: dict[type | str, Reader] = {
     **modules.TABLE,
     **optimizers.TABLE,
     **wrappers.TABLE,
+    **libraries.TABLE,
     **outside.TABLE,
     object: objects.read,
 }
@@ -31,27 +32,46 @@ def reader_for(kind: type) -> Reader:
 
     A row may name a class as "module:name", so that a class that nobody imported costs no import.
     """
-    for base in kind.__mro__:
-        reader = _TABLE.get(base) or _TABLE.get(f"{base.__module__}:{base.__qualname__}")
-        if reader is not None:
-            return reader
-    raise AssertionError("every type has the base object, and object has a reader")
+    named = [(base, f"{base.__module__}:{base.__qualname__}") for base in kind.__mro__]
+    # Every type has the base object, and object has a reader.
+    reader = next(found for base, name in named if (found := _TABLE.get(base) or _TABLE.get(name)))
+    more = [libraries.BESIDES[name] for _, name in named if name in libraries.BESIDES]
+    return _one_after_the_other(reader, *more) if more else reader
+
+
+def _one_after_the_other(*readers: Reader) -> Reader:
+    def read(holder: Any) -> Iterator[Any]:
+        for reader in readers:
+            yield from reader(holder)
+
+    return read
 
 
 def register_reader(*kinds: type) -> Callable[[R], R]:
     """Teach torchmove what is inside a kind of holder.
 
-    >>> import torch, torchmove as tm
-    >>> class Ring:
-    ...     __slots__ = ("_handle",)
-    >>> frames = {}                                   # held elsewhere: not reachable from a Ring by itself
-    >>> @tm.register_reader(Ring)
-    ... def read_ring(ring):
-    ...     yield tm.item("frame", frames[id(ring)])  # the path prints as ring["frame"]
-    >>> ring = Ring()
-    >>> frames[id(ring)] = torch.zeros(3)
-    >>> print(tm.survey(ring).slots[0].path)
-    ring['frame']
+    Args:
+        *kinds: the types that the reader reads, and those below them that have no reader of their own.
+
+    Returns:
+        What makes a function the reader: it takes a holder and yields `tm.attribute(...)` and `tm.item(...)`, from what
+        is stored, without running code of the user's.
+
+    Raises:
+        TypeError: no types were given.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> class Ring:
+        ...     __slots__ = ("_handle",)
+        >>> frames = {}                                   # held elsewhere: not reachable from a Ring by itself
+        >>> @tm.register_reader(Ring)
+        ... def read_ring(ring):
+        ...     yield tm.item("frame", frames[id(ring)])  # the path prints as ring["frame"]
+        >>> ring = Ring()
+        >>> frames[id(ring)] = torch.zeros(3)
+        >>> print(tm.survey(ring).slots[0].path)
+        ring['frame']
     """
     if not kinds or not all(isinstance(kind, type) for kind in kinds):
         raise TypeError("register_reader takes the types that the reader reads: @register_reader(Ring)")

@@ -57,7 +57,7 @@ def read(module: nn.Module) -> Iterator[Child | Bunch | Fact]:
             continue
         if name in _HOOKS and kind is OrderedDict and all(map(_fsdp.is_own_hook, value.values())):
             continue
-        if kind in _PLAIN_CONTAINERS and _holds_module(value):
+        if kind in _PLAIN_CONTAINERS and _holds_module(value, stored.get("_modules", {})):
             yield Fact("N020", f"modules in the plain {kind.__name__} .{name}: no optimizer sees their parameters")
         yield Child(ATTRIBUTE, name, value, "computed" if name in computed else None)
 
@@ -111,8 +111,11 @@ def _baked_devices(module: Any) -> Iterator[Fact]:
             )
 
 
-def _holds_module(values: Any) -> bool:
-    return any(issubclass(type(value), nn.Module) for value in (values.values() if type(values) is dict else values))
+def _holds_module(values: Any, registered: dict[str, Any]) -> bool:
+    """One that is not a child as well."""
+    children = {*map(id, registered.values())}
+    inside = values.values() if issubclass(type(values), dict) else values
+    return any(issubclass(type(value), nn.Module) and id(value) not in children for value in inside)
 
 
 _PLACED_BY_ACCELERATE = Fact(

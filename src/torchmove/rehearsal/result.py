@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchmove.report import Reported, Sheet, counted, readable_bytes
+from torchmove.report import Bar, Figure, Page, Point, Points, Reported, Sheet, counted, readable_bytes
 
 
 class Finding(NamedTuple):
@@ -32,7 +32,14 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rehearsal(Reported):
-    """What a step would do on a device that need not be there."""
+    """What a step would do on a device that need not be there.
+
+    Attributes:
+        device: that device.
+        findings: each with `file`, `line`, `kind`, `code` (the line itself), `why` and `remedy`.
+        peak: bytes by part, at the moment when they were most.
+        stopped: why the step could not be followed to its end, if so.
+    """
 
     device: torch.device
     findings: tuple[Finding, ...]
@@ -41,10 +48,12 @@ class Rehearsal(Reported):
 
     @property
     def ok(self) -> bool:
+        """The step runs to its end and nothing would fail."""
         return not self.stopped and all(finding.is_note for finding in self.findings)
 
     @property
     def peak_bytes(self) -> int:
+        """The most memory that the step holds on the device at any moment."""
         return sum(self.peak.values())
 
     def sheet(self) -> Sheet:
@@ -62,6 +71,22 @@ class Rehearsal(Reported):
         )
         return Sheet(title, tuple(lines))
 
+    def page(self) -> Page:
+        failing = tuple(_point(each) for each in self.findings if not each.is_note)
+        notes = tuple(_point(each) for each in self.findings if each.is_note)
+        count = counted(len(failing), "place")
+        return Page(
+            "Rehearsal",
+            self.sheet().title,
+            lines=(self.stopped,) if self.stopped else (),
+            figures=(
+                Figure("would fail", count, "stopped early" if self.stopped else "", "good" if self.ok else "bad"),
+                Figure("peak memory", readable_bytes(self.peak_bytes), f"on {self.device}"),
+            ),
+            points=(Points("Would fail", failing, "bad"), Points("Worth knowing", notes)),
+            bars=(Bar(f"Memory on {self.device}, when it is most", tuple(self.peak.items())),),
+        )
+
     def facts(self) -> dict[str, Any]:
         return {
             "device": str(self.device),
@@ -71,3 +96,9 @@ class Rehearsal(Reported):
             "peak": self.peak,
             "stopped": self.stopped,
         }
+
+
+def _point(finding: Finding) -> Point:
+    return Point(
+        finding.kind, f"{finding.file}:{finding.line}", finding.why, finding.remedy, quote=finding.code.strip()
+    )

@@ -51,10 +51,31 @@ def rehearse(
 ) -> Rehearsal:
     """Run a training step on a simulated device, and say which of its lines would fail on the real one.
 
-    The step is called with the given objects, whose tensors are stand-ins meanwhile: no byte is moved, no device is
-    touched, and afterwards everything is as it was. Modules, optimizers and the like are on the device, where tm.move
-    would have put them (`moved_by="to"`: where Module.to would); tensors and containers of tensors, such as a batch,
-    are on the CPU. `data="real"` computes with real values, for steps that look at them.
+    No byte is moved, no device is touched, and afterwards everything is as it was.
+
+    Args:
+        step: your function.
+        *objects: what it is called with; their tensors are stand-ins meanwhile. Modules, optimizers and the like are on
+            the device when it begins; tensors and containers of tensors, such as a batch, are on the CPU.
+        to: the device, which need not be there.
+        moved_by: "torchmove" puts them where tm.move would, "to" where Module.to would.
+        data: "shapes" computes with shapes alone, "real" with real values, for steps that look at them.
+
+    Returns:
+        The rehearsal: its findings, each with file, line, why and remedy, and the peak of the memory.
+
+    Raises:
+        TypeError: the step is none, or cannot be called with these objects.
+        ValueError: an option is none, or the device is the CPU.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> def step(model, batch):
+        ...     return model(batch)                   # nobody has moved the batch
+        >>> model, batch = torch.nn.Linear(2, 3), torch.ones(4, 2)
+        >>> found = tm.rehearse(step, model, batch, to="cuda")
+        >>> found.ok, found.findings[0].kind, found.findings[0].remedy
+        (False, 'input', 'batch = batch.to(device), before it is used')
     """
     return rehearse_named(step, objects, names_of(objects, sys._getframe(1)), to, moved_by, data)
 

@@ -1,6 +1,7 @@
 """How a noun shows itself: it describes itself as a Sheet and as plain facts; the files here render those.
 
-Nothing here knows the nouns, so a new noun prints in a terminal, a notebook and as JSON by describing itself once.
+Nothing here knows the nouns, so a new noun prints in a terminal, a notebook and as JSON by describing itself once. One
+that has more to show in a browser than its sheet says `page` too.
 """
 
 from __future__ import annotations
@@ -8,19 +9,39 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torchmove.report.sheet import Sheet, Table, counted, readable_bytes, table
+from torchmove.report.page import Bar, Figure, Page, Point, Points, State, Timeline, Tree, page_of
+from torchmove.report.sheet import Sheet, Table, counted, readable_bytes, readable_seconds, table
 
-__all__ = ["Reported", "Sheet", "Table", "counted", "readable_bytes", "table"]
+__all__ = [
+    "Bar",
+    "Figure",
+    "Page",
+    "Point",
+    "Points",
+    "Reported",
+    "Sheet",
+    "State",
+    "Table",
+    "Timeline",
+    "Tree",
+    "counted",
+    "readable_bytes",
+    "readable_seconds",
+    "table",
+]
 
 
 class Reported:
-    """Prints in a terminal and a notebook, and turns into JSON. A noun says `sheet` and `facts`."""
+    """Prints in a terminal and a notebook, and turns into HTML and JSON. A noun says `sheet` and `facts`."""
 
     def sheet(self) -> Sheet:
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
         raise NotImplementedError
+
+    def page(self) -> Page:
+        return page_of(type(self).__name__, self.sheet())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.sheet().title}>"
@@ -33,7 +54,13 @@ class Reported:
     def _repr_html_(self) -> str:
         from torchmove.report import html
 
-        return html.render(self.sheet())
+        return html.framed(self.page())
+
+    def to_html(self) -> str:
+        """All of it as one page for a browser, which needs no other file and no network."""
+        from torchmove.report import html
+
+        return html.render(self.page())
 
     def to_json(self, *, indent: int | None = 2) -> str:
         """All of it, not only what is printed."""

@@ -35,9 +35,19 @@ def counted(count: int, noun: str) -> str:
 
 def readable_bytes(count: int) -> str:
     """`1.5 GiB`: three digits are enough to read."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} TiB"
+            break
+        size, unit = size / 1024, larger
+    if unit == "B":
+        return f"{count} B"
+    return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"  # 1010 KiB, not 1.01e+03
+
+
+def readable_seconds(seconds: float) -> str:
+    """`1.5 ms`: three digits are enough to read."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"

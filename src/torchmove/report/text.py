@@ -6,8 +6,10 @@ import io
 
 from rich import box
 from rich.console import Console
+from rich.highlighter import RegexHighlighter
 from rich.table import Table as RichTable
 from rich.text import Text
+from rich.theme import Theme
 
 from torchmove.report.sheet import Sheet, Table
 
@@ -15,12 +17,30 @@ from torchmove.report.sheet import Sheet, Table
 WIDTH = 10_000
 
 
-def render(sheet: Sheet) -> str:
+class _Codes(RegexHighlighter):
+    """Refusals and findings stand out, notes and remedies a little."""
+
+    highlights = [r"(?P<bad>\b[RV]\d{3}\b)", r"(?P<note>\bN\d{3}\b)", r"(?P<note>\b(?:fix|Remedy):)"]  # noqa: RUF012
+
+
+_THEME = Theme({"bad": "bold red", "note": "cyan"})
+
+
+def render(sheet: Sheet, *, colour: bool = False) -> str:
     page = io.StringIO()
-    console = Console(file=page, width=WIDTH, color_system=None, legacy_windows=False)
-    console.print(Text(sheet.title), soft_wrap=True)
+    console = Console(
+        file=page,
+        width=WIDTH,
+        color_system="standard" if colour else None,
+        force_terminal=colour,
+        no_color=False,
+        theme=_THEME,
+        legacy_windows=False,
+    )
+    codes = _Codes()
+    console.print(Text(sheet.title, style="bold"), soft_wrap=True)
     for line in sheet.lines:
-        console.print(Text(f"  {line}"), soft_wrap=True)
+        console.print(codes(Text(f"  {line}")), soft_wrap=True)
     for table in sheet.tables:
         if table.rows:
             _print_table(console, table)
@@ -34,7 +54,7 @@ def _print_table(console: Console, table: Table) -> None:
         drawn.add_column(Text(name), no_wrap=True, justify="right" if name in ("bytes", "tensors") else "left")
     for row in table.rows:
         drawn.add_row(*(Text(cell) for cell in row))
-    console.print(Text(f"\n{table.title}"), soft_wrap=True)
+    console.print(Text(f"\n{table.title}", style="bold"), soft_wrap=True)
     console.print(drawn)
     if table.left_out:
         console.print(Text(f"  ... and {table.left_out} more: to_json() has all of them"), soft_wrap=True)

@@ -1,0 +1,24 @@
+"""Is the state still the one that was planned for?"""
+
+from __future__ import annotations
+
+from torchmove import _survey
+from torchmove._paths import CALL
+from torchmove._records import Inventory, Refusal
+
+STALE = Refusal(
+    "R013",
+    "plan",
+    "the state has changed since the plan was made: tensors came, went, or look at other storages",
+    "plan again, right before applying",
+)
+
+
+def is_current(planned: Inventory) -> bool:
+    """Does a fresh survey find the same tensors, looking at the same storages?"""
+    now = _survey.survey(dict(zip(planned.roots, planned.objects, strict=True)))
+    if planned.slots.looks != now.slots.looks or planned.blocks.special != now.blocks.special:
+        return False
+    # A part of a sparse tensor is a new object at every look.
+    pairs = enumerate(zip(planned.slots.tensors, now.slots.tensors, strict=True))
+    return all(was is found or planned.slots[index].how is CALL for index, (was, found) in pairs)

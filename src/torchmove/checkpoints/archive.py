@@ -1,0 +1,182 @@
+"""The zip that torch.save writes, read strictly: what is here is all that torch's own reader can see in the file.
+
+Records are stored as they are, in one folder, one after the other. Anything else - compressed, encrypted, overlapping,
+named twice, a name that leads elsewhere - is not of torch.save's making and is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from torchmove.checkpoints.files import Source
+from torchmove.checkpoints.refusing import Unfit
+
+LOCAL = Struct("<4s5H3I2H")
+CENTRAL = Struct("<4s6H3I5H2I")
+END = Struct("<4s4H2IH")
+END64 = Struct("<4sQ2H2I4Q")
+LOCATOR = Struct("<4sIQI")
+LOCAL_MARK, CENTRAL_MARK, END_MARK = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
+END64_MARK, LOCATOR_MARK, DESCRIPTOR_MARK = b"PK\x06\x06", b"PK\x06\x07", b"PK\x07\x08"
+FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF  # stands for: see the 64-bit field
+WIDE = 1  # the extra field that has them
+DESCRIBED, UTF8 = 0x8, 0x800  # flags: sizes follow the data; names are UTF-8
+_MOST_DIRECTORY_BYTES = 64 << 20
+_NAME = re.compile(r"[^/\\\0]+(/[^/\\\0]+)+")
+
+
+class Record(NamedTuple):
+    """A record of the archive; its name is without the folder. `checksum` 0: torch was told not to compute any."""
+
+    name: str
+    offset: int
+    nbytes: int
+    checksum: int
+
+
+class _Entry(NamedTuple):
+    """What the directory says of a record."""
+
+    name: str
+    header: int
+    nbytes: int
+    checksum: int
+
+
+class Archive:
+    """The records of a file of torch.save, in the file's order."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        start, nbytes, count = _directory(source)
+        entries = sorted(_entries(source.read(start, nbytes), count), key=lambda entry: entry.header)
+        self.folder = entries[0].name.split("/")[0] if entries else ""
+        self.records: dict[str, Record] = {}
+        self._fill(entries, start)
+
+    def _fill(self, entries: list[_Entry], end: int) -> None:
+        reached, taken = 0, set()
+        for entry in entries:
+            name = entry.name.removeprefix(f"{self.folder}/")
+            # torch looks names up without regard to case.
+            if name == entry.name or entry.name.lower() in taken:
+                raise Unfit("R065", f"its record {entry.name!r} is outside of the others' folder, or there twice")
+            offset = _data_offset(self.source, entry)
+            if entry.header < reached or offset + entry.nbytes > end:
+                raise Unfit("R065", f"its record {entry.name!r} overlaps another one")
+            reached = offset + entry.nbytes
+            taken.add(entry.name.lower())
+            self.records[name] = Record(name, offset, entry.nbytes, entry.checksum)
+
+    def read(self, name: str, most: int) -> bytes:
+        """A small record, checked."""
+        record = self.records.get(name)
+        if record is None:
+            raise Unfit("R062", f"a zip without {name}, so not one of torch.save")
+        if record.nbytes > most:
+            raise Unfit("R067", f"its {name} has {record.nbytes} bytes, and {most} are the most that is read")
+        content = self.source.read(record.offset, record.nbytes)
+        check(record, self.source.checksum(record.offset, record.nbytes))
+        return content
+
+
+def check(record: Record, checksum: int) -> None:
+    if record.checksum not in (0, checksum):
+        raise Unfit("R065", f"the checksum of its record {record.name!r} is wrong")
+
+
+def _directory(source: Source) -> tuple[int, int, int]:
+    """Where the directory is, its size, and how many entries it has."""
+    if source.nbytes < END.size:
+        raise Unfit("R065", "it is too short for a zip: the end is missing")
+    at = source.nbytes - END.size
+    mark, *_, count, nbytes, start, comment = END.unpack(source.read(at, END.size))
+    if mark != END_MARK or comment:
+        raise Unfit("R065", "it does not end as a zip of torch.save does: the end is missing, or something follows it")
+    locator = source.read(at - LOCATOR.size, LOCATOR.size) if at >= LOCATOR.size else b""
+    if locator.startswith(LOCATOR_MARK):
+        at -= LOCATOR.size + END64.size
+        mark, _, _, _, _, _, _, count, nbytes, start = END64.unpack(source.read(max(at, 0), END64.size))
+        if mark != END64_MARK or LOCATOR.unpack(locator)[2] != at:
+            raise Unfit("R065", "the two ends of the zip do not agree")
+    if start + nbytes != at:
+        raise Unfit("R065", "the zip's directory is not where its end says")
+    if nbytes > _MOST_DIRECTORY_BYTES:
+        raise Unfit("R067", f"the zip's directory has {nbytes} bytes")
+    return start, nbytes, count
+
+
+def _entries(directory: bytes, count: int) -> Iterator[_Entry]:
+    at = 0
+    for _ in range(count):
+        if at + CENTRAL.size > len(directory):
+            raise Unfit("R065", "the zip's directory is shorter than it says")
+        (mark, _, _, flags, method, _, _, checksum, packed, nbytes, named, extra, comment, *_, header) = (
+            CENTRAL.unpack_from(directory, at)
+        )
+        at += CENTRAL.size
+        name = _name(directory[at : at + named])
+        if mark != CENTRAL_MARK or comment:
+            raise Unfit("R065", "the zip's directory does not read as one")
+        nbytes, packed, header = _widened(directory[at + named : at + named + extra], nbytes, packed, header)
+        _stored(name, flags, method)
+        if packed != nbytes:
+            raise Unfit("R065", f"its record {name!r} has two sizes")
+        yield _Entry(name, header, nbytes, checksum)
+        at += named + extra
+    if at != len(directory):
+        raise Unfit("R065", "the zip's directory is longer than it says")
+
+
+def _stored(name: str, flags: int, method: int) -> None:
+    if method or flags & ~(DESCRIBED | UTF8):
+        how = "encrypted" if flags & 1 else "compressed" if method else "not stored"
+        raise Unfit("R065", f"its record {name!r} is {how}; torch.save stores records as they are")
+
+
+def _name(raw: bytes) -> str:
+    try:
+        name = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        name = ""
+    if not _NAME.fullmatch(name) or {".", ".."} & set(name.split("/")):
+        raise Unfit("R065", f"a record is named {raw[:80]!r}, which leads out of its folder or nowhere")
+    return name
+
+
+def _widened(extra: bytes, nbytes: int, packed: int, header: int) -> tuple[int, int, int]:
+    """The sizes and the place, from the 64-bit fields where the short ones are full."""
+    values = [nbytes, packed, header]
+    wanted = [index for index, value in enumerate(values) if value == FULL32]
+    fields = _fields(extra).get(WIDE, b"") if wanted else b""
+    for place, index in enumerate(wanted):
+        field = fields[place * 8 : place * 8 + 8]
+        if len(field) != 8:
+            raise Unfit("R065", "the zip's directory lacks a 64-bit size")
+        values[index] = int.from_bytes(field, "little")
+    return values[0], values[1], values[2]
+
+
+def _fields(extra: bytes) -> dict[int, bytes]:
+    found, at = {}, 0
+    while at + 4 <= len(extra):
+        kind, nbytes = (int.from_bytes(extra[at + i : at + i + 2], "little") for i in (0, 2))
+        found[kind] = extra[at + 4 : at + 4 + nbytes]
+        at += 4 + nbytes
+    return found
+
+
+def _data_offset(source: Source, entry: _Entry) -> int:
+    """Where the data begins: after the record's own header, which must tell the same story."""
+    header = source.read(entry.header, LOCAL.size)
+    mark, _, flags, method, _, _, _, packed, nbytes, named, extra = LOCAL.unpack(header)
+    if mark != LOCAL_MARK or source.read(entry.header + LOCAL.size, named) != entry.name.encode():
+        raise Unfit("R065", f"its record {entry.name!r} is not where the directory says")
+    _stored(entry.name, flags, method)
+    for size in (packed, nbytes):
+        if size not in (entry.nbytes, FULL32) and not (flags & DESCRIBED and size == 0):
+            raise Unfit("R065", f"its record {entry.name!r} has two sizes")
+    return entry.header + LOCAL.size + int(named) + int(extra)

@@ -1,0 +1,313 @@
+"""What each name that weights-only loading allows makes of its arguments, said in stand-ins.
+
+Nothing is called: a name that is not in a table here, or that the user has not allowed, ends the reading. Nor does
+anything here ask for memory that the file does not hold, which torch would do for `bytearray(10**12)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchmove import _paths
+from torchmove.checkpoints.refusing import Unfit
+from torchmove.checkpoints.values import Device, Dict, Members, Name, Part, Stored, Tensor, Thing, Window, attributes
+from torchmove.checkpoints.windows import checked, count
+
+_ELEMENTS = {
+    "Double": torch.float64,
+    "Float": torch.float32,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Short": torch.int16,
+    "Char": torch.int8,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+    "ComplexDouble": torch.complex128,
+    "ComplexFloat": torch.complex64,
+    "QInt8": torch.qint8,
+    "QUInt8": torch.quint8,
+    "QInt32": torch.qint32,
+    "QUInt4x2": torch.quint4x2,
+    "QUInt2x4": torch.quint2x4,
+}
+STORAGES = {
+    **{f"torch.{name}Storage": dtype for name, dtype in _ELEMENTS.items()},
+    **{f"torch.cuda.{name}Storage": dtype for name, dtype in _ELEMENTS.items() if not name.startswith("Q")},
+    "torch.storage.UntypedStorage": torch.uint8,
+}
+DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+_CONSTANTS = {
+    "torch.Tensor",
+    *(f"torch.per_{what}" for what in ("tensor_affine", "tensor_symmetric", "channel_affine", "channel_symmetric")),
+    "torch.per_channel_affine_float_qparams",
+}
+
+_LONGEST_PLACE = 100
+Moved = Callable[[Any], object]  # told of each text that names a device and is none of the user's
+
+
+def named(name: str, allowed: set[str]) -> Any:
+    """What a name stands for."""
+    if name in DTYPES:
+        return DTYPES[name]
+    if name in MAKERS or name in STORAGES or name in _CONSTANTS or name in allowed:
+        return Name(name)
+    raise Unfit("R064", f"it needs {name}, which weights-only loading does not allow")
+
+
+def made(maker: Any, arguments: Any, moved: Moved) -> Any:
+    """What REDUCE and NEWOBJ make."""
+    if not isinstance(maker, Name) or not isinstance(arguments, tuple):
+        raise Unfit("R065", "its pickle calls something that cannot be called")
+    if maker.name in MAKERS:
+        try:
+            return MAKERS[maker.name](arguments, moved)
+        except (TypeError, ValueError, IndexError, AttributeError, KeyError):
+            raise Unfit("R065", f"its pickle gives {maker.name} what torch.save never gave it") from None
+    if maker.name in STORAGES or maker.name in _CONSTANTS:
+        raise Unfit("R067", f"its pickle makes a {maker.name} out of nothing")
+    return Thing(maker, arguments)
+
+
+def _need(holds: bool) -> None:
+    if not holds:
+        raise ValueError
+
+
+# ---------------------------------------------------------------- Python's own
+
+
+def _dict(kind: str) -> Callable[[tuple[Any, ...], Moved], Dict]:
+    def make(arguments: tuple[Any, ...], _: Moved) -> Dict:
+        (pairs,) = arguments or ((),)
+        if not isinstance(pairs, dict):
+            pairs = [(hashable(key), value) for key, value in pairs]
+        return Dict(kind, pairs)
+
+    return make
+
+
+def _set(arguments: tuple[Any, ...], _: Moved) -> Members:
+    (members,) = arguments or ([],)
+    for each in members:
+        hashable(each)
+    return Members(members)
+
+
+def _encoded(arguments: tuple[Any, ...], _: Moved) -> bytes:
+    text, codec = arguments
+    _need(codec in ("latin1", "latin-1"))
+    return str(text).encode("latin1")
+
+
+def _bytearray(arguments: tuple[Any, ...], moved: Moved) -> bytes:
+    if len(arguments) == 2:
+        return _encoded(arguments, moved)
+    (content,) = arguments or (b"",)
+    _need(isinstance(content, bytes))
+    return bytes(content)
+
+
+def _complex(arguments: tuple[Any, ...], _: Moved) -> complex:
+    _need(all(type(each) is float for each in arguments))
+    return complex(*arguments)
+
+
+# Ints beyond this hash like smaller ones, and many such keys make a dict slow without end.
+_LARGEST_KEY = 1 << 60
+_MOST_IN_A_KEY = 1000
+_DEEPEST_KEY = 20
+
+
+def hashable(key: Any) -> Any:
+    """A key whose hash is quick to have; tuples of tuples that are all the same one need not be."""
+    waiting, seen = [(key, 0)], 0
+    while waiting:
+        each, depth = waiting.pop()
+        seen += 1 + (len(each) // 16 if isinstance(each, (str, bytes)) else 0)
+        large = type(each) is int and abs(each) > _LARGEST_KEY
+        if large or seen > _MOST_IN_A_KEY or depth > _DEEPEST_KEY:
+            raise Unfit("R067", "a key in its pickle is too large for one")
+        if isinstance(each, tuple):
+            waiting += ((inner, depth + 1) for inner in each[: _MOST_IN_A_KEY + 1])
+        elif isinstance(each, (list, dict)):
+            raise Unfit("R065", "its pickle has a list or dict for a key")
+    return str(key) if isinstance(key, str) else key
+
+
+# ---------------------------------------------------------------- torch's
+
+
+def _size(arguments: tuple[Any, ...], _: Moved) -> tuple[int, ...]:
+    (size,) = arguments or ((),)
+    return count(size)
+
+
+def _device(arguments: tuple[Any, ...], _: Moved) -> Device:
+    kind, *index = arguments
+    _need(len(index) <= 1)
+    return Device(f"{_place(kind)}:{count(index)[0]}" if index else _place(kind))
+
+
+def _layout(arguments: tuple[Any, ...], _: Moved) -> Name:
+    (name,) = arguments
+    _need(isinstance(name, str))
+    return Name(name)
+
+
+def _without_hooks(hooks: Any) -> None:
+    _need(not hooks)
+
+
+def _v1(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+    storage, offset, size, stride = arguments
+    return checked(storage, Window(storage.dtype, offset, size, stride), ())
+
+
+def _v2(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+    storage, offset, size, stride, grad, hooks, *metadata = arguments
+    _without_hooks(hooks)
+    return checked(storage, Window(storage.dtype, offset, size, stride), (bool(grad), *_bits(metadata)))
+
+
+def _v3(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+    storage, offset, size, stride, grad, hooks, dtype, *metadata = arguments
+    _without_hooks(hooks)
+    return checked(storage, Window(dtype, offset, size, stride), (bool(grad), *_bits(metadata)))
+
+
+def _bits(metadata: list[Any]) -> tuple[Any, ...]:
+    """Is it read conjugated, or negated?"""
+    _need(len(metadata) <= 1)
+    bits = (metadata[0] if metadata else None) or {}
+    return tuple((str(name), bool(value)) for name, value in bits.items())
+
+
+def _quantized(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+    storage, offset, size, stride, (scheme, *numbers), grad, hooks = arguments
+    _without_hooks(hooks)
+    kept = checked(storage, Window(storage.dtype, offset, size, stride), (bool(grad), scheme.name))
+    # torch makes one of that size first, before it gives it the storage.
+    if kept.window is not None and 0 in kept.window.stride:
+        raise Unfit("R066", "a quantised tensor of its shows elements more than once")
+    steps = ("q_per_channel_scales", "q_per_channel_zero_points", "q_per_channel_axis")
+    scalar = scheme.name == "torch.per_tensor_affine"
+    names = ("q_scale", "q_zero_point") if scalar else steps
+    kept.parts = tuple(Part(_paths.CALL, name, value) for name, value in zip(names, numbers, strict=True))
+    return kept
+
+
+_SPARSE = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
+def _sparse(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+    layout, data = arguments
+    names = _SPARSE[layout.name]
+    parts = tuple(Part(_paths.CALL, name, _tensor(part)) for name, part in zip(names, data, strict=False))
+    size, *coalesced = data[len(names) :]
+    return Tensor(None, None, parts, (layout.name, count(size), *map(bool, coalesced)))
+
+
+def _nested(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+    names = ("values", "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
+    return Tensor(None, None, tuple(Part(_paths.CALL, *each) for each in zip(names, arguments, strict=True)), ())
+
+
+def _elsewhere(arguments: tuple[Any, ...], moved: Moved) -> Tensor:
+    """A tensor of a device without storages (XLA): its data, and the device it goes to when it is loaded."""
+    data, dtype, device, grad = arguments
+    where = _place(device)
+    moved(device)
+    if isinstance(data, Thing):  # a numpy array
+        return Tensor(None, None, (Part(_paths.CALL, "numpy", data),), (dtype, bool(grad)))
+    _tensor(data)
+    if data.storage is not None:
+        data.storage.device = where
+    return Tensor(data.window, data.storage, data.parts, (*data.other, "elsewhere", dtype, bool(grad)))
+
+
+def _meta(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+    dtype, size, stride, grad = arguments
+    return checked(None, Window(dtype, 0, size, stride), (bool(grad),))
+
+
+def _wrapper(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+    kind, dtype, size, stride, offset, layout, device, grad = arguments
+    other = (kind.name, dtype, count(size), count(stride), count([offset]), layout.name, bool(grad))
+    return Tensor(None, None, (Part(_paths.ATTRIBUTE, "device", device),), other)
+
+
+def _parameter(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+    data, grad, *rest = (*arguments, True) if len(arguments) == 1 else arguments
+    _without_hooks(rest[0] if rest else None)
+    parts = (*_tensor(data).parts, *attributes(rest[1] if rest[1:] else None))
+    return Tensor(data.window, data.storage, parts, (*data.other, "parameter", bool(grad)))
+
+
+def _typed(arguments: tuple[Any, ...], moved: Moved) -> Tensor:
+    """A tensor of a class of its own, or with attributes hung on it."""
+    maker, kind, inner, state = arguments
+    tensor = _tensor(made(maker, inner, moved))
+    return Tensor(tensor.window, tensor.storage, (*tensor.parts, *attributes(state)), (*tensor.other, kind.name))
+
+
+def _tensor(value: Any) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError
+    return value
+
+
+MAKERS: dict[str, Callable[[tuple[Any, ...], Moved], Any]] = {
+    "collections.OrderedDict": _dict("OrderedDict"),
+    "collections.Counter": _dict("Counter"),
+    "builtins.set": _set,
+    "builtins.bytearray": _bytearray,
+    "builtins.complex": _complex,
+    "_codecs.encode": _encoded,
+    "torch.Size": _size,
+    "torch.device": _device,
+    "torch.serialization._get_layout": _layout,
+    "torch.nn.parameter.Parameter": _parameter,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_parameter_with_state": _parameter,
+    "torch._utils._rebuild_tensor": _v1,
+    "torch._utils._rebuild_tensor_v2": _v2,
+    "torch._utils._rebuild_tensor_v3": _v3,
+    "torch._utils._rebuild_qtensor": _quantized,
+    "torch._utils._rebuild_sparse_tensor": _sparse,
+    "torch._utils._rebuild_nested_tensor": _nested,
+    "torch._utils._rebuild_meta_tensor_no_storage": _meta,
+    "torch._utils._rebuild_wrapper_subclass": _wrapper,
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": _elsewhere,
+    "torch._utils._rebuild_device_tensor_from_numpy": _elsewhere,
+    "torch._tensor._rebuild_from_type_v2": _typed,
+}
+
+
+def stored(identity: Any) -> Stored:
+    """The storage that a persistent id names."""
+    mark, kind, key, location, numel = identity
+    if mark != "storage" or not isinstance(kind, Name) or kind.name not in STORAGES:
+        raise Unfit("R065", "its pickle names something outside of itself that is not a storage")
+    if not isinstance(key, str):
+        raise Unfit("R065", "its pickle names a storage without a key")
+    dtype = STORAGES[kind.name]
+    return Stored(str(key), dtype, count([numel])[0] * dtype.itemsize, _place(location))
+
+
+def _place(text: Any) -> str:
+    """The name of a device: it is printed, so it must not be more than that."""
+    if not isinstance(text, str) or not text.isprintable() or len(text) > _LONGEST_PLACE:
+        raise Unfit("R065", "its pickle names a device by what is no name")
+    return str(text)

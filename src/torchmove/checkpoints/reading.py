@@ -1,0 +1,196 @@
+"""Reading a pickle without running it: the same stack and memo as weights-only loading, filled with stand-ins.
+
+Weights-only loading itself runs no foreign code either, but it does what it is told: it makes a `bytearray` of any
+size, hashes a key for ever, and turns the bytes of a big-endian file around, all of them. Here nothing is made and no
+tensor's data is read, so the cost is that of the pickle alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.serialization import get_safe_globals
+
+from torchmove.checkpoints.archive import Record
+from torchmove.checkpoints.makers import hashable, made, named, stored
+from torchmove.checkpoints.opcodes import GET, PUT, TEXT, steps
+from torchmove.checkpoints.refusing import Unfit
+from torchmove.checkpoints.values import Dict, Members, Stored, Thing, Word
+
+# Above what checkpoints of 300 000 tensors need. A byte of a pickle can ask for a hundred bytes of memory.
+_MOST_THINGS = 5_000_000
+_WEIGHTLESS = {
+    code[0]
+    for code in (
+        *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2),
+        *(pickle.BINFLOAT, pickle.LONG1, pickle.APPEND, pickle.APPENDS, pickle.SETITEM, pickle.SETITEMS),
+    )
+}
+
+
+class Reading:
+    """What a pickle says: its value, its storages by key, and each text in it that places a tensor on a device."""
+
+    def __init__(self, pickled: bytes, records: Mapping[str, Record]) -> None:
+        self.storages: dict[str, Stored] = {}
+        self.places: list[Word] = []
+        self._records = records
+        self._stack: list[Any] = []
+        self._marked: list[list[Any]] = []
+        self._memo: dict[int, Any] = {}
+        self._allowed = {_name(each) for each in get_safe_globals()}
+        self.value = self._read(pickled)
+
+    def _read(self, pickled: bytes) -> Any:
+        things = 0
+        try:
+            for code, argument, start, _ in steps(pickled):
+                if code in PUT:
+                    self._memo[argument] = self._stack[-1]
+                    continue
+                things += code not in _WEIGHTLESS
+                if max(things, len(self._memo)) > _MOST_THINGS:
+                    raise Unfit("R067", f"its pickle makes more than {_MOST_THINGS} lists, dicts and texts")
+                if code in TEXT:
+                    self._say(argument, start)
+                elif code in GET:
+                    self._get(argument, start)
+                elif code in _PUSHED:
+                    self._stack.append(argument)
+                else:
+                    _ACTIONS[code](self, argument)
+            return self._stack.pop()
+        except (IndexError, KeyError, TypeError, ValueError):
+            raise Unfit("R065", "the steps of its pickle do not fit together") from None
+
+    # -------------------------------------------------------------- steps
+
+    def _say(self, text: str, start: int) -> None:
+        word = Word(text)
+        word.at = start
+        self._stack.append(word)
+
+    def _get(self, index: int, start: int) -> None:
+        value = self._memo[index]
+        if type(value) is Word:
+            self._say(value, start)
+        else:
+            self._stack.append(value)
+
+    def _name(self, name: str) -> None:
+        self._stack.append(named(name, self._allowed))
+
+    def _mark(self, _: Any) -> None:
+        self._marked.append(self._stack)
+        self._stack = []
+
+    def _since_mark(self) -> list[Any]:
+        items, self._stack = self._stack, self._marked.pop()
+        return items
+
+    def _tuple(self, _: Any) -> None:
+        items = self._since_mark()
+        self._stack.append(tuple(items))
+
+    def _last(self, count: int) -> None:
+        items = tuple(self._stack[-count:])
+        if len(items) != count:
+            raise IndexError
+        self._stack[-count:] = [items]
+
+    def _append(self, _: Any) -> None:
+        item = self._stack.pop()
+        self._list().append(item)
+
+    def _extend(self, _: Any) -> None:
+        items = self._since_mark()
+        self._list().extend(items)
+
+    def _list(self) -> list[Any]:
+        if type(self._stack[-1]) is not list:
+            raise TypeError
+        found: list[Any] = self._stack[-1]
+        return found
+
+    def _set(self, _: Any) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._dict()[hashable(key)] = value
+
+    def _update(self, _: Any) -> None:
+        items = self._since_mark()
+        target = self._dict()
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            target[hashable(key)] = value
+
+    def _dict(self) -> dict[Any, Any]:
+        if type(self._stack[-1]) not in (dict, Dict):
+            raise TypeError
+        found: dict[Any, Any] = self._stack[-1]
+        return found
+
+    def _make(self, _: Any) -> None:
+        arguments, maker = self._stack.pop(), self._stack.pop()
+        self._stack.append(made(maker, arguments, self.places.append))
+
+    def _build(self, _: Any) -> None:
+        state, target = self._stack.pop(), self._stack[-1]
+        if isinstance(target, Dict) and isinstance(state, dict):
+            target.state.update(state)
+        elif isinstance(target, Thing):
+            target.state = state
+        else:
+            raise TypeError
+
+    def _store(self, _: Any) -> None:
+        identity = self._stack.pop()
+        if not isinstance(identity, tuple) or len(identity) != 5:
+            raise Unfit("R065", "its pickle names something outside of itself that is not a storage")
+        storage, known = stored(identity), self.storages.get(str(identity[2]))
+        if known is None:
+            self._hold(storage)
+        elif (known.dtype, known.nbytes, known.location) != (storage.dtype, storage.nbytes, storage.location):
+            raise Unfit("R066", f"its storage {known.key!r} is described in two ways")
+        self._stack.append(known or storage)
+        self.places.append(identity[3])
+
+    def _hold(self, storage: Stored) -> None:
+        record = self._records.get(f"data/{storage.key}")
+        if record is None or record.nbytes != storage.nbytes:
+            has = "is not there" if record is None else f"has {record.nbytes} bytes"
+            raise Unfit("R066", f"its storage {storage.key!r} should have {storage.nbytes} bytes and {has}")
+        self.storages[storage.key] = storage
+
+
+_PUSHED = {code[0] for code in (pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.BINFLOAT, pickle.LONG1)}
+_ACTIONS: dict[int, Callable[[Reading, Any], object]] = {
+    pickle.PROTO[0]: lambda _reading, _: None,
+    pickle.STOP[0]: lambda _reading, _: None,
+    pickle.NONE[0]: lambda reading, _: reading._stack.append(None),
+    pickle.NEWTRUE[0]: lambda reading, _: reading._stack.append(True),
+    pickle.NEWFALSE[0]: lambda reading, _: reading._stack.append(False),
+    pickle.EMPTY_TUPLE[0]: lambda reading, _: reading._stack.append(()),
+    pickle.EMPTY_LIST[0]: lambda reading, _: reading._stack.append([]),
+    pickle.EMPTY_DICT[0]: lambda reading, _: reading._stack.append({}),
+    pickle.EMPTY_SET[0]: lambda reading, _: reading._stack.append(Members()),
+    pickle.TUPLE[0]: Reading._tuple,
+    pickle.TUPLE1[0]: lambda reading, _: reading._last(1),
+    pickle.TUPLE2[0]: lambda reading, _: reading._last(2),
+    pickle.TUPLE3[0]: lambda reading, _: reading._last(3),
+    pickle.MARK[0]: Reading._mark,
+    pickle.GLOBAL[0]: Reading._name,
+    pickle.APPEND[0]: Reading._append,
+    pickle.APPENDS[0]: Reading._extend,
+    pickle.SETITEM[0]: Reading._set,
+    pickle.SETITEMS[0]: Reading._update,
+    pickle.REDUCE[0]: Reading._make,
+    pickle.NEWOBJ[0]: Reading._make,
+    pickle.BUILD[0]: Reading._build,
+    pickle.BINPERSID[0]: Reading._store,
+}
+
+
+def _name(allowed: Any) -> str:
+    """How a pickle names what the user has allowed."""
+    return str(allowed[1]) if isinstance(allowed, tuple) else f"{allowed.__module__}.{allowed.__qualname__}"

@@ -1,0 +1,195 @@
+"""Writing a checkpoint anew, so that it loads where the device that it was saved from is not.
+
+A tensor's data is the same on every device; only the pickle says where it goes. So the pickle is not unpickled and
+pickled again: the texts in it that name a storage's device are replaced, and every other record is copied as it is, a
+few MiB at a time. What was written is read back, compared, and loaded by torch before it gets its name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from torchmove._collector import without_collector
+from torchmove._progress import Bar
+from torchmove._records import Advance
+from torchmove.checkpoints import shards
+from torchmove.checkpoints.archive import Archive, Record, check
+from torchmove.checkpoints.contents import Entry
+from torchmove.checkpoints.files import Source, Stamp
+from torchmove.checkpoints.inspecting import inspect, is_safetensors
+from torchmove.checkpoints.judging import judge
+from torchmove.checkpoints.landing import new_file, new_folder, refuse_existing
+from torchmove.checkpoints.packing import Packer
+from torchmove.checkpoints.reading import Reading
+from torchmove.checkpoints.refusing import Unfit, naming
+from torchmove.checkpoints.relocated import Relocated
+from torchmove.checkpoints.rewriting import rewritten
+from torchmove.checkpoints.torchfiles import PICKLE, TorchFile
+from torchmove.checkpoints.values import meaning
+from torchmove.checkpoints.walking import walk
+from torchmove.report import readable_bytes
+
+# torch can name these, and has no storages there that a file could be loaded into.
+_WITHOUT_STORAGES = {
+    *("meta", "xla", "lazy", "vulkan", "maia", "ipu", "fpga", "ve", "hip"),
+    *("mkldnn", "opengl", "opencl", "ideep"),
+}
+
+
+class _Rewrite(NamedTuple):
+    """A file to be written anew: where it is, how it was when it was read, and its new pickle."""
+
+    path: Path
+    stamp: Stamp
+    pickled: bytes
+    meaning: str
+    byteorder: str
+    alignment: int
+    entries: list[Entry]
+    storages: int  # that change their device
+
+
+def relocate(
+    path: str | os.PathLike[str],
+    to: str | torch.device = "cpu",
+    *,
+    out: str | os.PathLike[str],
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Relocated:
+    """Write a checkpoint of torch.save to `out`, with all its storages on the device `to`.
+
+    For a sharded checkpoint `out` is a new folder, with the files that the index names and the index. The original is
+    not touched; `out` appears when it is whole and proved, or not at all. What is there already is kept, unless it is a
+    file and `overwrite=True`. Needs the memory of the pickle and a few MiB, whatever the size of the tensors.
+
+    Raises CheckpointRefused for what `inspect` refuses too; for what torch does not load weights-only; and where there
+    is nothing to do: a .safetensors file names no device, and loads on any as it is.
+    """
+    began = time.monotonic()
+    target, place = _location(to), Path(out)
+    before = inspect(path)
+    with naming(path):
+        file = shards.chosen(Path(path))
+        index = shards.read(file) if shards.is_index(file) else None
+        files = [file] if index is None else [index.path(name) for name in index.files]
+    work = [_prepared(each, target) for each in files]
+    with naming(path):
+        if not any(rewrite.storages for rewrite in work):
+            raise Unfit("R070", f"all of it is on {target} already")
+    with naming(place):
+        _check_place(place, files, overwrite=overwrite and index is None)
+        total = sum(rewrite.stamp.nbytes for rewrite in work)
+        with Bar(2 * total, f"{place.name} to {target}", wanted=progress) as bar:
+            if index is None:
+                with new_file(place, overwrite=overwrite) as hidden:
+                    loaded = _written(work[0], hidden, target, bar.advance)
+            else:
+                with new_folder(place) as hidden:
+                    shutil.copyfile(index.listing, hidden / index.listing.name)
+                    each_loaded = [_written(each, hidden / each.path.name, target, bar.advance) for each in work]
+                    loaded = all(each_loaded)
+    moved = sum(rewrite.storages for rewrite in work)
+    return Relocated(before, inspect(place), target, moved, loaded, time.monotonic() - began)
+
+
+def _location(to: str | torch.device) -> str:
+    with naming(f"to={to!s}"):
+        try:
+            device = torch.device(to)
+        except (RuntimeError, TypeError):
+            raise Unfit("R060", "not a device that this torch knows") from None
+        if device.type in _WITHOUT_STORAGES:
+            raise Unfit("R060", f"no storage can be loaded to {device.type}")
+    return str(device)
+
+
+def _prepared(path: Path, target: str) -> _Rewrite:
+    with naming(path), without_collector(), Source(path) as source:
+        if is_safetensors(source):
+            raise Unfit("R070", "a safetensors file names no device: it loads on any, as it is")
+        file = TorchFile(source)
+        reading = file.reading
+        entries = walk(reading, path.name).entries
+        judge(path, file.byteorder, entries, anywhere=False)
+        pickled = rewritten(file.pickled, {word.at for word in reading.places if word != target}, target)
+        after = Reading(pickled, file.archive.records)
+        said = meaning(reading.value)
+        if said != meaning(after.value) or any(word != target for word in after.places):
+            raise Unfit("R071", "its pickle uses the name of a device for something else too, in a way of its own")
+        storages = sum(stored.device != target for stored in reading.storages.values())
+        return _Rewrite(path, source.stamp, pickled, said, file.byteorder, file.alignment, entries, storages)
+
+
+def _check_place(place: Path, files: Iterable[Path], *, overwrite: bool) -> None:
+    exists = os.path.lexists(place)
+    if place.exists() and any(place.samefile(each) or place.samefile(each.parent) for each in files):
+        raise Unfit("R069", "is the checkpoint itself")
+    if exists and (not overwrite or place.is_dir()):
+        refuse_existing(place)
+    needs, has = sum(each.stat().st_size for each in files), shutil.disk_usage(place.parent).free
+    if needs > has:
+        raise Unfit("R061", f"needs {readable_bytes(needs)}, and {readable_bytes(has)} are free there")
+
+
+def _written(rewrite: _Rewrite, hidden: Path, target: str, advance: Advance) -> bool:
+    """Write the file, and prove it."""
+    with Source(rewrite.path) as source:
+        _unchanged(rewrite, source)
+        checksums = _copy(Archive(source), rewrite, hidden, advance)
+        _unchanged(rewrite, source)
+    with without_collector(), Source(hidden) as result:
+        _compare(result, checksums, rewrite, target, advance)
+    return judge(hidden, rewrite.byteorder, rewrite.entries, anywhere=target == "cpu")
+
+
+def _unchanged(rewrite: _Rewrite, source: Source) -> None:
+    if source.stamp_now() != rewrite.stamp:
+        raise Unfit("R072", f"{rewrite.path.name}, from which it is made, has been written to meanwhile")
+
+
+def _copy(archive: Archive, rewrite: _Rewrite, hidden: Path, advance: Advance) -> dict[str, int]:
+    source, checksums = archive.source, {}
+    with hidden.open("wb") as file:
+        packer = Packer(file, archive.folder, rewrite.alignment)
+        for record in archive.records.values():
+            if record.name == PICKLE:
+                checksums[PICKLE] = packer.write(PICKLE, len(rewrite.pickled), [rewrite.pickled])
+                continue
+            checksums[record.name] = packer.write(
+                record.name, record.nbytes, _told(source.pieces(record.offset, record.nbytes), advance)
+            )
+            check(record, checksums[record.name])
+        packer.finish()
+    return checksums
+
+
+def _told(pieces: Iterable[bytes], advance: Advance) -> Iterable[bytes]:
+    for piece in pieces:
+        yield piece
+        advance(len(piece))
+
+
+def _compare(result: Source, checksums: dict[str, int], rewrite: _Rewrite, target: str, advance: Advance) -> None:
+    file = TorchFile(result)
+    records = file.archive.records
+    if records.keys() != checksums.keys():
+        raise Unfit("R072", "other records are in the result than were written")
+    for record in records.values():
+        if not _is(record, checksums[record.name], result):
+            raise Unfit("R072", f"its record {record.name!r} is not what was written")
+        advance(record.nbytes)
+    where = {stored.device for stored in file.reading.storages.values()}
+    if file.pickled != rewrite.pickled or meaning(file.reading.value) != rewrite.meaning or where - {target}:
+        raise Unfit("R072", "its pickle is not what was written")
+
+
+def _is(record: Record, checksum: int, result: Source) -> bool:
+    return record.checksum == checksum == result.checksum(record.offset, record.nbytes)

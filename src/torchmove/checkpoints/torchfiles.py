@@ -1,0 +1,57 @@
+"""A file of torch.save: its archive, its pickle, and what that says."""
+
+from __future__ import annotations
+
+from torchmove.checkpoints.archive import LOCAL_MARK, Archive
+from torchmove.checkpoints.files import Source
+from torchmove.checkpoints.reading import Reading
+from torchmove.checkpoints.refusing import Unfit
+
+PICKLE = "data.pkl"
+_MOST_PICKLE_BYTES = 64 << 20
+# The pickle of the number that files of torch.save began with before they were zips.
+_OLD = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+
+
+class TorchFile:
+    def __init__(self, source: Source) -> None:
+        _is_zip(source)
+        self.source = source
+        self.archive = Archive(source)
+        if "constants.pkl" in self.archive.records:
+            raise Unfit("R063", "a TorchScript program", "torch.jit.load(..., map_location=), and save its state_dict")
+        self.pickled = self.archive.read(PICKLE, _MOST_PICKLE_BYTES)
+        self.reading = Reading(self.pickled, self.archive.records)
+        self.alignment = self._alignment()
+        self.byteorder = self._byteorder()
+
+    @property
+    def unused_bytes(self) -> int:
+        used = {f"data/{key}" for key in self.reading.storages}
+        records = self.archive.records.values()
+        return sum(record.nbytes for record in records if record.name.startswith("data/") and record.name not in used)
+
+    def _alignment(self) -> int:
+        said = self._small(".storage_alignment", b"64")
+        if not said.isdigit() or not 1 <= int(said) <= 1 << 14:
+            raise Unfit("R065", f"its storages are aligned to {said!r}")
+        return int(said)
+
+    def _byteorder(self) -> str:
+        said = self._small("byteorder", b"little")
+        if said not in (b"little", b"big"):
+            raise Unfit("R065", f"its byte order is {said!r}")
+        return said.decode()
+
+    def _small(self, name: str, default: bytes) -> bytes:
+        return self.archive.read(name, 16) if name in self.archive.records else default
+
+
+def _is_zip(source: Source) -> None:
+    begin = source.read(0, min(source.nbytes, len(_OLD)))
+    if begin == _OLD:
+        raise Unfit("R063", "a file as torch.save wrote it before 1.6, or with _use_new_zipfile_serialization=False")
+    if not begin:
+        raise Unfit("R062", "an empty file")
+    if not begin.startswith(LOCAL_MARK[: len(begin)]):
+        raise Unfit("R062", f"begins with {begin[:8]!r}, as no checkpoint does")

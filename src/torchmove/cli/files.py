@@ -1,0 +1,45 @@
+"""inspect, relocate: checkpoint files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from torchmove.cli.output import reporting, tell
+
+_FILE = click.argument("file", type=click.Path(exists=True, path_type=Path))
+
+
+@click.command(epilog="For example: torchmove inspect checkpoint.pt --json")
+@_FILE
+@reporting
+def inspect(file: Path, as_json: bool, html: Path | None) -> None:
+    """What is in a checkpoint? Tensors, the devices they were saved on, bytes, shared storages, optimizer state.
+
+    FILE is a .pt, .pth, .bin or .safetensors file, or a folder or index of several. The data is not loaded, and no
+    pickled code is run: what torch's weights-only loading refuses is refused here.
+    """
+    from torchmove.checkpoints import inspect as inspected
+
+    tell(inspected(file), as_json=as_json, html=html)
+
+
+@click.command(epilog="For example: torchmove relocate checkpoint.pt --to cpu -o checkpoint-cpu.pt")
+@_FILE
+@click.option("--to", metavar="DEVICE", default="cpu", show_default=True, help="The device that it shall load on.")
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The file or folder to write.")
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+def relocate(file: Path, to: str, out: Path, overwrite: bool, as_json: bool) -> None:
+    """Rewrite a checkpoint so that it loads on a machine without the device it was saved from.
+
+    Only the names of devices change; the bytes of the tensors are copied as they are, and compared afterwards. OUT is
+    there whole or not at all, and FILE is not touched.
+    """
+    from torchmove.checkpoints import relocate as relocated
+
+    tell(relocated(file, to=to, out=out, overwrite=overwrite), as_json=as_json)
+
+
+COMMANDS = (inspect, relocate)

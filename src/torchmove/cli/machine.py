@@ -1,0 +1,103 @@
+"""devices, bench, demo, completion: the machine at hand."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import tempfile
+from importlib import resources
+from pathlib import Path
+from textwrap import indent
+
+import click
+from click.shell_completion import get_completion_class
+
+from torchmove.cli.output import tell
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+def size(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.lower())
+    nbytes = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    if nbytes <= 0:
+        raise click.BadParameter(f"{text!r} is not a size: write 500MB, 2GB, 2GiB or a number of bytes")
+    return nbytes
+
+
+@click.command(epilog="For example: torchmove devices --json")
+@_JSON
+def devices(as_json: bool) -> None:
+    """What has this machine? Its devices, their memory, free and used, and the links between them."""
+    from torchmove.devices import devices as found
+
+    tell(found(), as_json=as_json)
+
+
+@click.command(epilog="For example: torchmove bench --device cuda:1 --bytes 2GB --json > here.json")
+@click.option("--device", help="Where to move to. By default the machine's accelerator.")
+@click.option("--bytes", "nbytes", type=size, help="How large a state. By default what takes about a minute.")
+@_JSON
+def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
+    """How fast does a training state move on this machine?
+
+    Takes a transformer with AdamW in mid-training to the device and back: by Module.to and a loop over the optimizer's
+    state, by tm.move, and by tm.move(verify="bytes"); on CUDA beside copies of pinned memory, the most that the link
+    can do. The ways take turns. A state takes at most a quarter of the free memory.
+    """
+    from torchmove import bench as measuring
+
+    measured = measuring.measure(device, nbytes, tell=lambda line: click.echo(f"{line} ...", err=True))
+    tell(measured, as_json=as_json)
+
+
+_STORY = (
+    ("Where is everything?", "torchmove survey train.py:build"),
+    (
+        "Would it run on a GPU after model.to('cuda')? Rehearsed without one:",
+        "torchmove rehearse train.py:build --moved-by to",
+    ),
+    ("And after tm.move(model, optimizer, to='cuda')?", "torchmove rehearse train.py:build"),
+    ("On this machine:", "python train.py"),
+)
+
+
+@click.command(epilog="For example: torchmove demo")
+@click.pass_context
+def demo(ctx: click.Context) -> None:
+    """A story in a minute: a training program that Module.to leaves in pieces. Needs no accelerator."""
+    program = resources.files("torchmove.demo").joinpath("train.py").read_text(encoding="utf-8")
+    click.echo(f"train.py:\n\n{indent(program, '    ')}")
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            Path("train.py").write_text(program, encoding="utf-8")
+            for words, line in _STORY:
+                click.secho(f"{words}\n\n$ {line}\n", bold=True)
+                _run(ctx.find_root().command, *line.split())
+                click.echo()
+        finally:
+            os.chdir(here)
+
+
+def _run(torchmove: click.Command, command: str, *arguments: str) -> None:
+    if command == "python":
+        runpy.run_path(arguments[0], run_name="__main__")
+    else:
+        torchmove.main([*arguments], prog_name=command, standalone_mode=False)
+
+
+@click.command(epilog="For example: torchmove completion bash >> ~/.bashrc")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print what makes a shell complete commands and options."""
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(ctx.find_root().command, {}, "torchmove", "_TORCHMOVE_COMPLETE").source())
+
+
+COMMANDS = (devices, bench, demo, completion)

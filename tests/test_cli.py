@@ -1,0 +1,340 @@
+"""The command line: its commands, how they end, and what they never do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import torchmove as tm
+from torchmove import bench, cli
+from torchmove.cli import machine, output
+
+PROGRAM = """
+import torch
+from torch import nn
+
+print("it talks while it is loaded")
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+        self.table = torch.ones(4)
+
+    def forward(self, x):
+        return (x @ self.weight) * self.table
+
+def step(net, opt, batch):
+    net(batch.to("cuda")).sum().backward()
+    opt.step()
+
+def pair():
+    model = Scaled()
+    return model, torch.optim.SGD(model.parameters())
+
+def named():
+    model, optimizer = pair()
+    return {"step": step, "net": model, "opt": optimizer, "batch": torch.ones(2, 4)}
+
+def listed():
+    return step, *pair(), torch.ones(2, 4)
+
+def traced():
+    return torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2))
+
+def nothing():
+    pass
+
+def empty():
+    return ()
+
+def broken():
+    raise ValueError("no weights here\\nand more about it")
+
+def leaves():
+    raise SystemExit(7)
+
+def slow():
+    import time
+    print("slow", flush=True)
+    time.sleep(60)
+
+class Holder:
+    @staticmethod
+    def inner():
+        return Scaled()
+
+number = 7
+"""
+
+
+MAIN = "from torchmove.cli import main; main(prog_name='torchmove')"
+NO_TORCH = [["--help"], ["plan", "--help"], ["--version"], ["completion", "bash"], ["nosuch"]]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "needy.py").write_text("import a_module_that_is_not_there\n")
+    (tmp_path / "wrong.py").write_text("def f(:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name in ("program", "needy", "wrong"):
+        sys.modules.pop(name, None)
+
+
+def run(*arguments: str, **options: object):
+    return CliRunner().invoke(cli.main, arguments, prog_name="torchmove", **options)
+
+
+def in_a_process(*arguments: str, code: str = MAIN):
+    """Without the twin, and without a GPU where there is one."""
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=hidden)
+
+
+# ---------------------------------------------------------------- the door itself
+
+
+def test_help_has_an_example_for_every_command():
+    assert "For example:\n    torchmove" in run("--help").output
+    for name in cli.main.commands:
+        shown = run(name, "--help")
+        assert shown.exit_code == 0
+        assert f"For example: torchmove {name}" in shown.output
+
+
+def test_it_is_a_module_too():
+    ran = subprocess.run([sys.executable, "-m", "torchmove", "--version"], capture_output=True, text=True, check=False)
+    assert ran.stdout == run("--version").output
+
+
+def test_the_version_is_that_of_the_library():
+    assert run("--version").output == f"torchmove, version {tm.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", NO_TORCH, ids=" ".join)
+def test_what_needs_no_torch_does_not_import_it(arguments):
+    code = textwrap.dedent("""
+        import sys, atexit
+        atexit.register(lambda: print("imported", [name for name in ("torch", "rich") if name in sys.modules]))
+        from torchmove.cli import main
+        main()
+    """)
+    assert in_a_process(*arguments, code=code).stdout.splitlines()[-1] == "imported []"
+
+
+def test_importing_the_library_imports_nothing_until_it_is_used():
+    code = "import sys, torchmove; print('torch' in sys.modules); torchmove.move; print('rich' in sys.modules)"
+    assert in_a_process(code=code).stdout.split() == ["False", "False"]
+
+
+def test_every_public_name_is_found_and_an_unknown_one_is_not():
+    assert {name for name in tm.__all__ if getattr(tm, name, None) is not None} == set(tm.__all__)
+    assert set(tm.__all__) <= set(dir(tm))
+    with pytest.raises(AttributeError, match="no attribute 'moov'"):
+        _ = tm.moov
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_for_the_shell(shell):
+    ran = run("completion", shell)
+    assert ran.exit_code == 0
+    assert "_TORCHMOVE_COMPLETE" in ran.output
+
+
+def test_the_shell_completes_commands_and_devices(monkeypatch):
+    monkeypatch.setenv("_TORCHMOVE_COMPLETE", "bash_complete")
+    for words, count, expected in [("torchmove re", 1, "rehearse"), ("torchmove plan a:b --to cu", 4, "cuda:0")]:
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(count))
+        assert expected in in_a_process().stdout
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_colours_respect_no_color(monkeypatch, no_color, coloured, folder):
+    monkeypatch.setenv("NO_COLOR", no_color)
+    ran = run("bench", "--device", "cpu", color=True)
+    assert ("\x1b[" in ran.stderr) is coloured
+    assert ("\x1b[" in run("plan", "program.py:traced", "--to", "cpu", color=True).stdout) is coloured
+
+
+def test_without_a_terminal_there_are_no_colours(folder):
+    assert "\x1b[" not in run("plan", "program.py:traced", "--to", "cpu").stdout
+
+
+# ---------------------------------------------------------------- how commands end
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nosuch"], "No such command 'nosuch'; torchmove --help shows how"),
+        (["--nosuch"], "No such option '--nosuch'"),
+        (["survey"], "Missing argument 'TARGET'; torchmove survey --help shows how"),
+        (["plan", "program.py:pair"], "Missing option '--to'"),
+        (["survey", "program.py"], "'program.py' names no function: write file.py:function"),
+        (["survey", "elsewhere.py:f"], "there is no file elsewhere.py"),
+        (["survey", "no.such.module:f"], "there is no module no.such.module; for a file write no.such.module.py"),
+        (["survey", "program.py:f"], "program.py has no f: it has Scaled, step, pair"),
+        (["survey", "program.py:number"], "is a int: name a function that returns the objects"),
+        (["survey", "program:nothing"], "returned nothing: let it return the objects"),
+        (["rehearse", "program.py:pair"], "returned a Scaled first: return the step"),
+        (["plan", "program.py:pair", "--to", "nowhere"], "R010 to='nowhere'"),
+        (["plan", "program.py:pair", "--to", "twin", "--keep", "model.nosuch"], "R011"),
+        (["inspect", "elsewhere.pt"], "does not exist"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_one_line(arguments, says, folder):
+    ran = run(*arguments)
+    assert ran.exit_code == output.REFUSED
+    told = ran.stdout + ran.stderr.replace("it talks while it is loaded\n", "")
+    assert says in told
+    if "R011" not in says:
+        assert len(told.splitlines()) == 1
+        assert told.startswith("refused: ")
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("program:broken", "program:broken raised ValueError: no weights here"),
+        ("program:leaves", "program:leaves raised SystemExit: 7"),
+        ("needy:f", "needy:f raised ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
+        ("wrong.py:f", "wrong.py:f raised SyntaxError"),
+        ("program.py:empty", "TypeError: nothing was given"),
+    ],
+)
+def test_an_error_of_the_program_is_one_line_and_a_traceback_only_with_debug(target, says, folder):
+    ran = run("survey", target)
+    assert ran.exit_code == output.ERROR
+    line = ran.stderr.splitlines()[-1]
+    assert line.startswith(f"error: {says}")
+    assert line.endswith("torchmove --debug survey ... shows where")
+    assert "Traceback" not in ran.output
+    with pytest.raises((tm.TorchmoveError, TypeError)):
+        run("--debug", "survey", target, catch_exceptions=False)
+
+
+def test_a_refused_move_ends_a_command_with_its_reasons(monkeypatch):
+    def refused(*given, **options):
+        tm.move(torch.nn.Linear(1, 1), to="nowhere")
+
+    monkeypatch.setattr(bench, "measure", refused)
+    ran = run("bench")
+    assert ran.exit_code == output.REFUSED
+    assert ran.stderr.startswith("refused: R010 to='nowhere'")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_ends_a_command_with_a_word(folder):
+    program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {MAIN}"
+    command = [sys.executable, "-c", program, "survey", "program.py:slow"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder) as child:
+        while child.stderr.readline() != "slow\n":
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        stdout, stderr = child.communicate(timeout=30)
+    assert (child.returncode, stdout, stderr) == (output.INTERRUPTED, "", "interrupted\n")
+
+
+# ---------------------------------------------------------------- survey, plan, rehearse
+
+
+@pytest.mark.parametrize("target", ["program.py:pair", "program:pair", "./program.py:pair"])
+def test_survey_says_where_everything_is(target, folder):
+    ran = run("survey", target)
+    assert ran.exit_code == output.FINE
+    assert "model.table" in ran.stdout
+    assert "talks" not in ran.stdout  # what the program prints is not the answer
+    facts = json.loads(run("survey", target, "--json").stdout)
+    assert facts["roots"] == ["model", "optimizer"]
+
+
+def test_a_dict_has_names_and_a_factory_may_be_inside_a_class(folder):
+    assert json.loads(run("survey", "program.py:named", "--json").stdout)["roots"] == ["step", "net", "opt", "batch"]
+    assert json.loads(run("survey", "program.py:Holder.inner", "--json").stdout)["roots"] == ["model"]
+
+
+def test_plan_says_what_would_happen_and_moves_nothing(folder, twin):
+    ran = run("plan", "program.py:pair", "--to", "twin:0", "--keep", "*.table")
+    assert ran.exit_code == output.FINE
+    assert "would move to twin:0" in ran.stdout
+    assert "model.table" in ran.stdout.split("stays")[1]
+
+
+def test_a_state_that_cannot_move_ends_the_plan_with_two(folder):
+    ran = run("plan", "program.py:traced", "--to", "cpu", "--json")
+    assert ran.exit_code == output.REFUSED
+    assert [each["code"] for each in json.loads(ran.stdout)["refusals"]] == ["R022"]
+
+
+@pytest.mark.parametrize(("target", "path"), [("program.py:named", "net.table"), ("program.py:listed", "scaled.table")])
+def test_rehearse_ends_with_one_where_a_line_would_fail(target, path, folder):
+    ran = run("rehearse", target, "--moved-by", "to")
+    assert ran.exit_code == output.FINDINGS
+    assert "1 place would fail on cuda:0" in ran.stdout
+    assert path.split(".")[1] in ran.stdout
+    assert run("rehearse", target).exit_code == output.FINE
+    assert json.loads(run("rehearse", target, "--json").stdout)["ok"]
+
+
+def test_a_page_is_written(folder):
+    for command in ("survey program.py:pair", "plan program.py:traced --to cpu", "rehearse program.py:named"):
+        ran = run(*command.split(), "--html", "report.html")
+        assert "wrote report.html" in ran.stderr
+        assert (folder / "report.html").read_text().startswith("<!doctype html>")
+        (folder / "report.html").unlink()
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def test_devices_says_what_there_is(twin):
+    found = json.loads(run("devices", "--json").stdout)["devices"]
+    assert [each["device"] for each in found] == ["cpu", "twin:0", "twin:1"]
+    assert found[0]["total_bytes"] > found[0]["free_bytes"] > 0
+    assert "twin:1" in run("devices").stdout
+
+
+def test_without_an_accelerator_devices_says_so():
+    ran = in_a_process("devices")
+    assert ran.returncode == output.FINE
+    assert "no accelerator: tm.rehearse finds device bugs without one" in ran.stdout
+
+
+def test_the_demo_tells_its_story_and_leaves_nothing(folder):
+    before = sorted(folder.iterdir())
+    ran = in_a_process("demo")
+    assert ran.returncode == output.FINE, ran.stderr
+    assert "2 places would fail on cuda:0" in ran.stdout
+    assert "train.py:20  return (x @ self.weight) * self.table" in ran.stdout
+    assert "the step runs on cuda:0" in ran.stdout
+    assert ran.stdout.rstrip().endswith("and the next step has run there")
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("4096", 4096), ("500MB", 500_000_000), ("1.5gb", 1_500_000_000), ("2GiB", 2 << 30), ("3 k", 3000)],
+)
+def test_a_size_reads_as_it_is_written(text, nbytes):
+    assert machine.size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "1XB"])
+def test_what_is_not_a_size_is_said(text):
+    ran = run("bench", "--bytes", text)
+    assert ran.exit_code == output.REFUSED
+    assert "is not a size: write 500MB" in ran.stderr
