@@ -57,6 +57,51 @@ def nothing():
 def empty():
     return ()
 
+def absent():
+    return None, None
+
+async def awaited():
+    return Scaled()
+
+def slip():
+    return {"net": Scaled(), "weights": Scaled().parameters()}
+
+def values():
+    return {"0.weight": torch.ones(2), "0.bias": torch.ones(3)}
+
+def few():
+    return step, Scaled()
+
+def told():
+    import atexit, os, sys, threading
+    assert sys.argv == ["program.py"], sys.argv
+    atexit.register(print, "it talks at the end")
+    os.system("echo another program talks")
+    os.write(1, b"it talks to the descriptor\\n")
+    thread = threading.Thread(target=print, args=("it talks in a thread",))
+    thread.start()
+    thread.join()
+    return step_that_talks, Scaled()
+
+def step_that_talks(net):
+    print("it talks in the step")
+    net.to("cuda")
+
+def ended():
+    return step_that_ends, Scaled()
+
+def step_that_ends(net):
+    raise SystemExit(0)
+
+class Odd(BaseException):
+    pass
+
+def odd():
+    raise Odd
+
+def wordless():
+    raise KeyError
+
 def broken():
     raise ValueError("no weights here\\nand more about it")
 
@@ -86,10 +131,13 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "needy.py").write_text("import a_module_that_is_not_there\n")
     (tmp_path / "wrong.py").write_text("def f(:\n")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "__init__.py").touch()
+    (tmp_path / "inner" / "part.py").write_text("from . import other\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
-    for name in ("program", "needy", "wrong"):
+    for name in ("program", "needy", "wrong", "part", "inner"):
         sys.modules.pop(name, None)
 
 
@@ -156,7 +204,13 @@ def test_completion_is_a_script_for_the_shell(shell):
 
 def test_the_shell_completes_commands_and_devices(monkeypatch):
     monkeypatch.setenv("_TORCHMOVE_COMPLETE", "bash_complete")
-    for words, count, expected in [("torchmove re", 1, "rehearse"), ("torchmove plan a:b --to cu", 4, "cuda:0")]:
+    for words, count, expected in [
+        ("torchmove re", 1, "rehearse"),
+        ("torchmove plan a:b --to cu", 4, "cuda:0"),
+        ("torchmove relocate a --to cu", 4, "cuda:0"),
+        ("torchmove bench --device cu", 3, "cuda:0"),
+        ("torchmove survey tr", 2, "file,tr"),
+    ]:
         monkeypatch.setenv("COMP_WORDS", words)
         monkeypatch.setenv("COMP_CWORD", str(count))
         assert expected in in_a_process().stdout
@@ -190,7 +244,16 @@ def test_without_a_terminal_there_are_no_colours(folder):
         (["survey", "program.py:f"], "program.py has no f: it has Scaled, step, pair"),
         (["survey", "program.py:number"], "is a int: name a function that returns the objects"),
         (["survey", "program:nothing"], "returned nothing: let it return the objects"),
+        (["survey", "program.py:empty"], "returned nothing: let it return the objects"),
+        (["survey", "program.py:absent"], "returned nothing: let it return the objects"),
+        (["survey", "program.py:awaited"], "is async: name an ordinary function"),
+        (["survey", "program.py:slip"], "returned weights: generator holds no state to look at"),
+        (["survey", "inner/part.py:build"], "part.py belongs to a package: in "),
+        (["survey", "program.py:pair", "--html", "no/such/folder.html"], "there is no folder no/such for folder.html"),
         (["rehearse", "program.py:pair"], "returned a Scaled first: return the step"),
+        (["rehearse", "program.py:few"], "the step step(net, opt, batch) cannot be called with (Scaled): missing"),
+        (["rehearse", "program.py:named", "--to", "cpu"], "to='cpu': nothing to rehearse there"),
+        (["rehearse", "program.py:named", "--to", "nowhere"], "to='nowhere' is no device that torch knows"),
         (["plan", "program.py:pair", "--to", "nowhere"], "R010 to='nowhere'"),
         (["plan", "program.py:pair", "--to", "twin", "--keep", "model.nosuch"], "R011"),
         (["inspect", "elsewhere.pt"], "does not exist"),
@@ -213,7 +276,8 @@ def test_what_cannot_be_is_refused_with_one_line(arguments, says, folder):
         ("program:leaves", "program:leaves raised SystemExit: 7"),
         ("needy:f", "needy:f raised ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
         ("wrong.py:f", "wrong.py:f raised SyntaxError"),
-        ("program.py:empty", "TypeError: nothing was given"),
+        ("program:odd", "program:odd raised Odd;"),
+        ("program:wordless", "program:wordless raised KeyError;"),
     ],
 )
 def test_an_error_of_the_program_is_one_line_and_a_traceback_only_with_debug(target, says, folder):
@@ -223,8 +287,10 @@ def test_an_error_of_the_program_is_one_line_and_a_traceback_only_with_debug(tar
     assert line.startswith(f"error: {says}")
     assert line.endswith("torchmove --debug survey ... shows where")
     assert "Traceback" not in ran.output
-    with pytest.raises((tm.TorchmoveError, TypeError)):
-        run("--debug", "survey", target, catch_exceptions=False)
+    debugged = run("--debug", "survey", target)
+    assert debugged.exit_code == output.ERROR
+    assert "Traceback" in debugged.stderr
+    assert debugged.stderr.splitlines()[-1] == line
 
 
 def test_a_refused_move_ends_a_command_with_its_reasons(monkeypatch):
@@ -249,6 +315,53 @@ def test_ctrl_c_ends_a_command_with_a_word(folder):
     assert (child.returncode, stdout, stderr) == (output.INTERRUPTED, "", "interrupted\n")
 
 
+def test_what_is_refused_is_json_too_if_that_was_asked_for(folder):
+    for command, code in [("plan program.py:pair --to nowhere", "R010"), ("inspect program.py", "R06")]:
+        ran = run(*command.split(), "--json")
+        assert ran.exit_code == output.REFUSED
+        facts = json.loads(ran.stdout)
+        assert not facts["ok"]
+        assert facts["refusals"][0]["code"].startswith(code)
+    ran = run("survey", "program.py:broken", "--json")
+    assert "no weights here" in json.loads(ran.stdout)["error"]
+    assert "no_such" in json.loads(run("survey", "no_such:f", "--json").stdout)["refused"]
+
+
+def test_stdout_is_for_the_answer_alone_whoever_prints(folder):
+    ran = in_a_process("rehearse", "program.py:told", "--json")
+    assert ran.returncode == output.FINE, ran.stderr
+    assert json.loads(ran.stdout)["ok"]
+    talked = {line for line in ran.stderr.splitlines() if "talk" in line}
+    places = ("it talks while it is loaded", "it talks at the end", "it talks in the step", "it talks in a thread")
+    assert talked == {*places, "another program talks", "it talks to the descriptor"}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full disk is at hand on Linux only")
+@pytest.mark.parametrize("command", ["survey program.py:pair", "devices", "--help"])
+def test_an_answer_that_cannot_be_written_is_an_error(command, folder):
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", MAIN, *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ran.returncode == output.ERROR
+    assert ran.stderr.splitlines()[-1].startswith("error: OSError: [Errno 28] No space left on device")
+
+
+def test_nobody_listens_any_more(folder):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", MAIN, "survey", "program.py:pair"]
+    ran = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert ran.returncode == output.UNHEARD
+    assert ran.stderr == "it talks while it is loaded\n"
+
+
+def test_without_a_command_it_shows_its_help():
+    assert run().output == run("--help").output
+    assert run().exit_code == output.FINE
+
+
 # ---------------------------------------------------------------- survey, plan, rehearse
 
 
@@ -265,6 +378,18 @@ def test_survey_says_where_everything_is(target, folder):
 def test_a_dict_has_names_and_a_factory_may_be_inside_a_class(folder):
     assert json.loads(run("survey", "program.py:named", "--json").stdout)["roots"] == ["step", "net", "opt", "batch"]
     assert json.loads(run("survey", "program.py:Holder.inner", "--json").stdout)["roots"] == ["model"]
+    assert json.loads(run("survey", "program.py:values", "--json").stdout)["roots"] == ["dict"]
+
+
+def test_the_batch_has_the_name_that_the_step_has_for_it(folder):
+    told = run("rehearse", "program.py:listed", "--moved-by", "to").stdout
+    assert "net.table is on cpu" in told
+
+
+def test_a_step_that_ends_the_program_is_not_fine(folder):
+    ran = run("rehearse", "program.py:ended")
+    assert ran.exit_code == output.FINDINGS
+    assert "SystemExit: 0" in ran.stdout
 
 
 def test_plan_says_what_would_happen_and_moves_nothing(folder, twin):
@@ -296,6 +421,10 @@ def test_a_page_is_written(folder):
         assert "wrote report.html" in ran.stderr
         assert (folder / "report.html").read_text().startswith("<!doctype html>")
         (folder / "report.html").unlink()
+    assert run("survey", "program.py:pair", "--html", "-").stdout.startswith("<!doctype html>")
+    both = run("survey", "program.py:pair", "--html", "-", "--json")
+    assert both.exit_code == output.REFUSED
+    assert "would both be written to stdout" in both.stderr
 
 
 # ---------------------------------------------------------------- the machine

@@ -15,7 +15,7 @@ import click
 
 import torchmove
 from torchmove.cli import files, machine, states
-from torchmove.cli.output import Commands, colour
+from torchmove.cli.output import Commands, colour, say
 
 _EPILOG = """
 \b
@@ -32,7 +32,7 @@ Exit codes:
 """
 
 
-@click.group(cls=Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, invoke_without_command=True, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show where an error comes from.")
 @click.version_option(torchmove.__version__, prog_name="torchmove")
 @click.pass_context
@@ -40,6 +40,8 @@ def main(ctx: click.Context, debug: bool) -> None:
     """Change the device of a PyTorch training state: all of it or none of it."""
     del debug  # read where a command has failed
     ctx.color = colour()
+    if ctx.invoked_subcommand is None:
+        say(ctx.get_help())
 
 
 for _command in (*states.COMMANDS, *files.COMMANDS, *machine.COMMANDS):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchmove.cli.output import reporting, tell
+from torchmove.cli.output import as_json, devices_like, reporting, tell
 
 _FILE = click.argument("file", type=click.Path(exists=True, path_type=Path))
 
@@ -27,10 +27,17 @@ def inspect(file: Path, as_json: bool, html: Path | None) -> None:
 
 @click.command(epilog="For example: torchmove relocate checkpoint.pt --to cpu -o checkpoint-cpu.pt")
 @_FILE
-@click.option("--to", metavar="DEVICE", default="cpu", show_default=True, help="The device that it shall load on.")
+@click.option(
+    "--to",
+    metavar="DEVICE",
+    default="cpu",
+    show_default=True,
+    shell_complete=devices_like,
+    help="The device that it shall load on.",
+)
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The file or folder to write.")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+@as_json
 def relocate(file: Path, to: str, out: Path, overwrite: bool, as_json: bool) -> None:
     """Rewrite a checkpoint so that it loads on a machine without the device it was saved from.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
+import subprocess
+import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
@@ -13,10 +14,9 @@ from textwrap import indent
 import click
 from click.shell_completion import get_completion_class
 
-from torchmove.cli.output import tell
+from torchmove.cli.output import as_json, devices_like, say, tell
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
 def size(text: str) -> int:
@@ -28,7 +28,7 @@ def size(text: str) -> int:
 
 
 @click.command(epilog="For example: torchmove devices --json")
-@_JSON
+@as_json
 def devices(as_json: bool) -> None:
     """What has this machine? Its devices, their memory, free and used, and the links between them."""
     from torchmove.devices import devices as found
@@ -37,9 +37,9 @@ def devices(as_json: bool) -> None:
 
 
 @click.command(epilog="For example: torchmove bench --device cuda:1 --bytes 2GB --json > here.json")
-@click.option("--device", help="Where to move to. By default the machine's accelerator.")
+@click.option("--device", shell_complete=devices_like, help="Where to move to. By default the machine's accelerator.")
 @click.option("--bytes", "nbytes", type=size, help="How large a state. By default what takes about a minute.")
-@_JSON
+@as_json
 def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
     """How fast does a training state move on this machine?
 
@@ -69,25 +69,26 @@ _STORY = (
 def demo(ctx: click.Context) -> None:
     """A story in a minute: a training program that Module.to leaves in pieces. Needs no accelerator."""
     program = resources.files("torchmove.demo").joinpath("train.py").read_text(encoding="utf-8")
-    click.echo(f"train.py:\n\n{indent(program, '    ')}")
+    say(f"train.py:\n\n{indent(program, '    ')}")
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
             Path("train.py").write_text(program, encoding="utf-8")
             for words, line in _STORY:
-                click.secho(f"{words}\n\n$ {line}\n", bold=True)
-                _run(ctx.find_root().command, *line.split())
-                click.echo()
+                say(click.style(f"{words}\n\n$ {line}\n", bold=True))
+                _run(ctx, *line.split())
+                say("")
         finally:
             os.chdir(here)
 
 
-def _run(torchmove: click.Command, command: str, *arguments: str) -> None:
+def _run(ctx: click.Context, command: str, *arguments: str) -> None:
     if command == "python":
-        runpy.run_path(arguments[0], run_name="__main__")
+        said = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
+        say(said.rstrip())
     else:
-        torchmove.main([*arguments], prog_name=command, standalone_mode=False)
+        ctx.find_root().command.main([*arguments], prog_name=command, standalone_mode=False, parent=ctx)
 
 
 @click.command(epilog="For example: torchmove completion bash >> ~/.bashrc")
@@ -97,7 +98,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print what makes a shell complete commands and options."""
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(ctx.find_root().command, {}, "torchmove", "_TORCHMOVE_COMPLETE").source())
+    say(found(ctx.find_root().command, {}, "torchmove", "_TORCHMOVE_COMPLETE").source())
 
 
 COMMANDS = (devices, bench, demo, completion)

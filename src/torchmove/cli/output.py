@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -12,8 +15,10 @@ import click
 if TYPE_CHECKING:
     from torchmove.report import Reported
 
-FINE, FINDINGS, REFUSED, ERROR, INTERRUPTED = 0, 1, 2, 3, 130
+FINE, FINDINGS, REFUSED, ERROR, INTERRUPTED, UNHEARD = 0, 1, 2, 3, 130, 141
 
+_ANSWERS, _JSON = "torchmove.answers", "torchmove.json"
+_STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -21,15 +26,22 @@ class Refused(click.ClickException):
     """The line says why, and what to do instead."""
 
     exit_code = REFUSED
-    word = click.style("refused:", fg="yellow")
+    kind, colour = "refused", "yellow"
+
+    def __init__(self, message: str, refusals: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.refusals = refusals
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"{self.word} {self.message}", file=file, err=True, color=colour())
+        click.echo(f"{click.style(self.kind + ':', fg=self.colour)} {self.message}", file=file, err=True, color=colour())
+
+    def facts(self) -> dict[str, Any]:
+        return {"ok": False, self.kind: self.message, "refusals": [each._asdict() for each in self.refusals]}
 
 
 class Failed(Refused):
     exit_code = ERROR
-    word = click.style("error:", fg="red")
+    kind, colour = "error", "red"
 
 
 class Commands(click.Group):
@@ -44,21 +56,27 @@ class Commands(click.Group):
             return super().make_context(*given, **extra)
         except click.UsageError as error:
             raise _misused(error) from None
+        except OSError as error:  # the help could not be written
+            _give_up(sys.stdout)
+            raise Failed(described(error)) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except click.UsageError as error:
-            raise _misused(error) from None
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            raise click.exceptions.Exit(UNHEARD) from None
         except Exception as error:
             if ctx.params["debug"]:
-                raise
-            raise _ending(error, ctx.invoked_subcommand) from None
+                traceback.print_exc()
+            ending = _ending(error, ctx.invoked_subcommand)
+            if _JSON in ctx.meta:
+                say(json.dumps(ending.facts(), indent=2))
+            raise ending from None
 
 
 def _misused(error: click.UsageError) -> Refused:
@@ -67,35 +85,127 @@ def _misused(error: click.UsageError) -> Refused:
 
 
 def _ending(error: Exception, command: str | None) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, click.UsageError):
+        return _misused(error)
     from torchmove._errors import CannotMeasure, TorchmoveError
 
     refusals = getattr(error, "refusals", ()) if isinstance(error, TorchmoveError) else ()
     if refusals:
-        return Refused("; ".join(map(str, refusals)))
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return Refused("; ".join(map(str, refusals)), refusals)
     if isinstance(error, CannotMeasure):
-        return Refused(line)
-    said = line if isinstance(error, TorchmoveError) else f"{type(error).__name__}: {line}"
+        return Refused(first_line(error))
+    said = first_line(error) if isinstance(error, TorchmoveError) else described(error)
     return Failed(f"{said}; torchmove --debug {command} ... shows where")
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def described(error: BaseException) -> str:
+    """Its kind, and what it says if it says anything."""
+    return ": ".join(filter(None, (type(error).__name__, first_line(error))))
+
+
+# ---------------------------------------------------------------- options
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    del param
+    if value:
+        ctx.meta[_JSON] = True
+    return value
+
+
+def _page(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Said before the work is done, not after it."""
+    del param
+    if value is not None and not value.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {value.parent} for {value.name}")
+    if value == _STDOUT and _JSON in ctx.meta:
+        raise click.BadParameter("- and --json would both be written to stdout: name a file for the page")
+    return value
+
+
+as_json = click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, callback=_remember, help="Print JSON, for machines."
+)
+_as_page = click.option(
+    "--html",
+    type=click.Path(dir_okay=False, writable=True, allow_dash=True, path_type=Path),
+    callback=_page,
+    metavar="FILE",
+    help="Write a page for the browser; - instead of the text.",
+)
 
 
 def reporting(command: _Command) -> _Command:
     """The options of a command whose answer is a noun."""
-    page = click.Path(dir_okay=False, writable=True, path_type=Path)
-    command = click.option("--html", "html", type=page, metavar="FILE", help="Write a page for the browser.")(command)
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")(command)
+    return as_json(_as_page(command))
+
+
+def devices_like(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For the shell, which completes them."""
+    del ctx, param
+    known = ("cuda", "cuda:0", "cpu", "mps", "xpu", "auto")
+    return [device for device in known if device.startswith(incomplete)]
+
+
+# ---------------------------------------------------------------- answers
 
 
 def tell(noun: Reported, *, as_json: bool, html: Path | None = None) -> None:
-    if html is not None:
+    if html is not None and html != _STDOUT:
         html.write_text(noun.to_html(), encoding="utf-8")
         click.echo(f"wrote {html}", err=True)
     if as_json:
-        click.echo(noun.to_json())
-        return
-    from torchmove.report import text
+        say(noun.to_json())
+    elif html == _STDOUT:
+        say(noun.to_html())
+    else:
+        from torchmove.report import text
 
-    click.echo(text.render(noun.sheet(), colour=True))  # click takes the colours out where nobody could see them
+        say(text.render(noun.sheet(), colour=True))  # click takes the colours out where nobody could see them
+
+
+def say(words: str) -> None:
+    stream = click.get_current_context().meta.get(_ANSWERS, sys.stdout)
+    try:
+        click.echo(words, file=stream)
+    except OSError:
+        _give_up(stream)
+        raise
+
+
+def _give_up(stream: IO[str]) -> None:
+    """What could not be written would be tried again at exit, and complained of."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def keep_answers_apart() -> None:
+    """From here on the user's code runs. Stdout is for the answer; what that code prints goes to stderr.
+
+    Be it printed in C, in a thread or at exit: so nothing is put back.
+    """
+    meta = click.get_current_context().meta
+    if _ANSWERS not in meta:
+        sys.stdout.flush()
+        meta[_ANSWERS] = _own(sys.stdout)
+        sys.stdout = sys.stderr
+
+
+def _own(stdout: IO[str]) -> IO[str]:
+    try:
+        number = stdout.fileno()
+    except OSError:  # a test's, or a notebook's
+        return stdout
+    own = open(os.dup(number), "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: SIM115
+    os.dup2(2, number)
+    return own
 
 
 def colour() -> bool | None:

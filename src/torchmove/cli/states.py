@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from torchmove.cli.output import FINDINGS, FINE, REFUSED, reporting, tell
-from torchmove.cli.targets import Target, listed, named, target
+from torchmove.cli.output import FINDINGS, FINE, REFUSED, devices_like, reporting, tell
+from torchmove.cli.targets import Target, listed, target
 
-_DEVICES = ["cuda", "cuda:0", "cpu", "mps", "xpu", "auto"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_TARGET = click.argument("target", type=target)
+
+
+def _programs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    del ctx, param
+    return [CompletionItem(incomplete, type="file")]
+
+
+_TARGET = click.argument("target", type=target, shell_complete=_programs)
 
 
 def _to(**options: Any) -> Callable[[_Command], _Command]:
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        del ctx, param
-        return [device for device in _DEVICES if device.startswith(incomplete)]
-
-    return click.option("--to", metavar="DEVICE", shell_complete=complete, **options)
+    return click.option("--to", metavar="DEVICE", shell_complete=devices_like, **options)
 
 
 @click.command(epilog="For example: torchmove survey train.py:build --json")
@@ -32,10 +36,10 @@ def survey(target: Target, as_json: bool, html: Path | None) -> None:
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
     """
-    made = target.made()
+    objects = target.named()
     from torchmove._move import survey_named
 
-    tell(survey_named(named(made)), as_json=as_json, html=html)
+    tell(survey_named(objects), as_json=as_json, html=html)
 
 
 @click.command(epilog="For example: torchmove plan train.py:build --to cuda --keep 'model.*.table'")
@@ -49,10 +53,10 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], as_
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
     """
-    made = target.made()
+    objects = target.named()
     from torchmove._move import plan_named
 
-    planned = plan_named(named(made), to, keep)
+    planned = plan_named(objects, to, keep)
     tell(planned, as_json=as_json, html=html)
     ctx.exit(FINE if planned.ok else REFUSED)
 
@@ -85,19 +89,42 @@ def rehearse(
     what it is called with: `return train_step, model, optimizer, batch`.
     """
     made = target.made()
-    from torch import nn
-
     from torchmove.rehearsal.run import rehearse_named
 
-    step, *objects = listed(made)
-    if isinstance(step, nn.Module) or not callable(step):
-        kind = type(step).__name__
-        raise click.UsageError(f"{target.spec} returned a {kind} first: return the step, then what it is called with")
-    names = [*made][1:] if isinstance(made, dict) else []
-    known = dict(zip(names, objects, strict=True)) if names else named(tuple(objects))
+    step, *objects = made.values() if isinstance(made, dict) else listed(made)
+    _check(target, step, objects, to)
+    known = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
     rehearsed = rehearse_named(step, tuple(objects), known, to, moved_by, data)
     tell(rehearsed, as_json=as_json, html=html)
     ctx.exit(FINE if rehearsed.ok else FINDINGS)
+
+
+def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
+    from torch import nn
+
+    from torchmove.rehearsal.run import check_call, home_of
+
+    if isinstance(step, nn.Module) or not callable(step):
+        kind = type(step).__name__
+        raise click.UsageError(f"{target.spec} returned a {kind} first: return the step, then what it is called with")
+    try:
+        check_call(step, tuple(objects))
+        home_of(to)
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
+    """The objects under the names that the step has for them."""
+    from torchmove._names import names_of
+
+    try:
+        names = [*inspect.signature(step).parameters.values()]
+    except (TypeError, ValueError):
+        return names_of(objects, None)
+    places = [each.name for each in names if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    known = dict(zip(places, objects, strict=False))
+    return known | names_of([each for each in objects if not any(each is one for one in known.values())], None)
 
 
 COMMANDS = (survey, plan, rehearse)

@@ -5,9 +5,9 @@ It returns one object, a tuple or list of objects, or a dict of objects by name:
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from operator import attrgetter
@@ -18,6 +18,10 @@ from typing import Any, NamedTuple
 import click
 
 from torchmove._errors import TorchmoveError
+from torchmove.cli.output import described, keep_answers_apart
+
+_NOTHING = "returned nothing: let it return the objects, as in `return model, optimizer`"
+_MOST_NAMES = 8
 
 
 class NotMade(TorchmoveError):
@@ -30,20 +34,42 @@ class Target(NamedTuple):
     factory: str
 
     def made(self) -> Any:
-        """What the factory returns. What it prints goes to stderr: stdout is the command's own."""
+        """What the factory returns."""
+        keep_answers_apart()
+        sys.argv = [self.where]  # the command's own arguments are none of the program's
         try:
-            with contextlib.redirect_stdout(sys.stderr):
-                made = self._function()()
-        except (Exception, SystemExit) as error:
-            if isinstance(error, click.ClickException):
-                raise
-            said = (str(error).strip().splitlines() or [""])[0]
-            raise NotMade(f"{self.spec} raised {type(error).__name__}: {said}") from error
+            made = self._function()()
+        except (click.ClickException, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            if "relative import with no known parent" in str(error):
+                raise click.UsageError(f"{self.where} belongs to a package: {_as_module(self)}") from None
+            raise NotMade(f"{self.spec} raised {described(error)}") from error
         if made is None:
-            raise click.UsageError(
-                f"{self.spec} returned nothing: let it return the objects, as in `return model, optimizer`"
-            )
+            raise click.UsageError(f"{self.spec} {_NOTHING}")
+        if inspect.iscoroutine(made):
+            made.close()
+            raise click.UsageError(f"{self.spec} is async: name an ordinary function that returns the objects")
         return made
+
+    def named(self) -> dict[str, Any]:
+        """The objects under names: a dict's own, else one by the kind of each."""
+        from torchmove._names import check, names_of
+
+        made = self.made()
+        if isinstance(made, dict) and all(isinstance(name, str) and name.isidentifier() for name in made):
+            found = made
+        else:
+            found = names_of(listed(made), None)
+        found = {name: each for name, each in found.items() if each is not None}
+        if not found:
+            raise click.UsageError(f"{self.spec} {_NOTHING}")
+        for name, each in found.items():
+            try:
+                check([each])
+            except TypeError as error:
+                raise click.UsageError(f"{self.spec} returned {name}: {error}") from None
+        return found
 
     def _function(self) -> Callable[[], Any]:
         module = _file(Path(self.where)) if self.where.endswith(".py") else _module(self.where)
@@ -65,19 +91,8 @@ def target(text: str) -> Target:
     return Target(text, where, factory)
 
 
-def named(made: Any) -> dict[str, Any]:
-    """The objects under names: a dict's own, else one by the kind of each."""
-    from torchmove._names import names_of
-
-    if isinstance(made, dict) and all(isinstance(name, str) and name.isidentifier() for name in made):
-        return made
-    return names_of(listed(made), None)
-
-
 def listed(made: Any) -> tuple[Any, ...]:
-    if isinstance(made, dict):
-        return tuple(made.values())
-    # A named tuple is one object; a bare tuple or list is several.
+    # A named tuple is one object, and so is a dict of tensors; a bare tuple or list is several.
     return tuple(made) if type(made) in (tuple, list) else (made,)
 
 
@@ -93,6 +108,16 @@ def _file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _as_module(target: Target) -> str:
+    """How to name a file that imports from its own package."""
+    path = Path(target.where).resolve()
+    names, folder = [path.stem], path.parent
+    while (folder / "__init__.py").exists():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return f"in {folder} name it as {'.'.join(names)}:{target.factory}"
 
 
 def _module(name: str) -> ModuleType:
@@ -111,4 +136,5 @@ def _callables(module: ModuleType) -> str:
         for name, value in vars(module).items()
         if callable(value) and not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
     ]
-    return ", ".join(own) or "no functions"
+    more = f" and {len(own) - _MOST_NAMES} more" if len(own) > _MOST_NAMES else ""
+    return (", ".join(own[:_MOST_NAMES]) or "no functions") + more

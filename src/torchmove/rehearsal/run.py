@@ -90,33 +90,46 @@ def rehearse_named(
 ) -> Rehearsal:
     if not callable(step):
         raise TypeError(f"rehearse takes a step, which is a function, and what to call it with: not {step!r}")
-    _check_call(step, objects)
+    check_call(step, objects)
     if moved_by not in ("torchmove", "to"):
         raise ValueError(f"moved_by is 'torchmove' or 'to', not {moved_by!r}")
     if data not in ("shapes", "real"):
         raise ValueError(f"data is 'shapes' or 'real', not {data!r}")
-    device = torch.device(to)
-    if device.type in ("cpu", "meta"):
-        raise ValueError(f"to={device.type!r}: nothing to rehearse there; name a device, such as to='cuda'")
+    home = home_of(to)
     with _one_at_a_time:
         if getattr(_under_way, "now", False):
             raise RuntimeError("a rehearsal is under way: rehearse one step at a time")
         _under_way.now = True
         try:
-            home = torch.device(device.type, device.index or 0)
             return _Rehearsing(step, objects, named, home, moved_by, data).result()
         finally:
             _under_way.now = False
 
 
-def _check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
+def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
     if inspect.isgeneratorfunction(step) or inspect.iscoroutinefunction(step):
         raise TypeError("this step does nothing when it is called: give a function that runs it to its end")
     try:
         signature = inspect.signature(step)
     except (TypeError, ValueError):  # not every callable tells
         return
-    signature.bind(*objects)
+    try:
+        signature.bind(*objects)
+    except TypeError as error:
+        name = getattr(step, "__name__", type(step).__name__)
+        kinds = ", ".join(type(each).__name__ for each in objects)
+        raise TypeError(f"the step {name}{signature} cannot be called with ({kinds}): {error}") from None
+
+
+def home_of(to: str | torch.device) -> torch.device:
+    """The device, with its number."""
+    try:
+        device = torch.device(to)
+    except RuntimeError:
+        raise ValueError(f"to={to!r} is no device that torch knows; name one, such as to='cuda'") from None
+    if device.type in ("cpu", "meta"):
+        raise ValueError(f"to={device.type!r}: nothing to rehearse there; name a device, such as to='cuda'")
+    return torch.device(device.type, device.index or 0)
 
 
 class _Rehearsing:
@@ -213,7 +226,9 @@ class _Rehearsing:
         except CannotGoOn as error:
             remedy = "leave it out of the rehearsal" if self.stage.real else "rehearse with data='real'"
             self.stop(error, f"{error}: what is known does not tell how it goes on", remedy)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: a step that ends the program does not run to its end
             said = str(error).strip().splitlines()
             if said and "data is not allocated yet" in said[0]:
                 self.stop(
@@ -222,9 +237,9 @@ class _Rehearsing:
                     "rehearse with data='real'; if it is so already, leave it out",
                 )
             else:
-                self.stop(error, f"{type(error).__name__}: {said[0] if said else ''}", "it is not about devices")
+                self.stop(error, ": ".join([type(error).__name__, *said[:1]]), "it is not about devices")
 
-    def stop(self, error: Exception, why: str, remedy: str) -> None:
+    def stop(self, error: BaseException, why: str, remedy: str) -> None:
         line = users_line_of(error)
         self.stopped = f"stopped at {line}  {line.text}\n      {why}\n      fix: {remedy}"
 
