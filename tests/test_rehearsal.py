@@ -503,7 +503,7 @@ def test_the_name_of_an_object_is_the_callers():
     [
         (nn.Linear(1, 1).weight, {}, TypeError, "a step, which is a function"),
         (step, {"to": "cpu"}, ValueError, "nothing to rehearse there"),
-        (step, {"to": "nowhere"}, RuntimeError, "nowhere"),
+        (step, {"to": "nowhere"}, ValueError, "nowhere"),
         (step, {"moved_by": "magic"}, ValueError, "'torchmove' or 'to'"),
         (step, {"data": "fake"}, ValueError, "'shapes' or 'real'"),
         (lambda model: None, {}, TypeError, "too many positional arguments"),

@@ -32,7 +32,13 @@ Exit codes:
 """
 
 
-@click.group(cls=Commands, invoke_without_command=True, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--debug", is_flag=True, help="Show where an error comes from.")
 @click.version_option(torchmove.__version__, prog_name="torchmove")
 @click.pass_context

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
@@ -33,7 +33,9 @@ class Refused(click.ClickException):
         self.refusals = refusals
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"{click.style(self.kind + ':', fg=self.colour)} {self.message}", file=file, err=True, color=colour())
+        click.echo(
+            f"{click.style(self.kind + ':', fg=self.colour)} {self.message}", file=file, err=True, color=colour()
+        )
 
     def facts(self) -> dict[str, Any]:
         return {"ok": False, self.kind: self.message, "refusals": [each._asdict() for each in self.refusals]}
@@ -171,7 +173,7 @@ def tell(noun: Reported, *, as_json: bool, html: Path | None = None) -> None:
 
 
 def say(words: str) -> None:
-    stream = click.get_current_context().meta.get(_ANSWERS, sys.stdout)
+    stream: IO[str] = click.get_current_context().meta.get(_ANSWERS) or sys.stdout
     try:
         click.echo(words, file=stream)
     except OSError:
@@ -198,7 +200,7 @@ def keep_answers_apart() -> None:
         sys.stdout = sys.stderr
 
 
-def _own(stdout: IO[str]) -> IO[str]:
+def _own(stdout: TextIO) -> IO[str]:
     try:
         number = stdout.fileno()
     except OSError:  # a test's, or a notebook's

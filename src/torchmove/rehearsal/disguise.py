@@ -36,6 +36,8 @@ class Disguise(TorchFunctionMode):
         self.stage = stage
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.stage.over:
+            return func(*args, **(kwargs or {}))
         with self.at_work(True):
             call = Call(func, *mapped(self.stage.admit, (args, kwargs or {})))
             act = _ACTS.get(func)
@@ -46,28 +48,28 @@ class Disguise(TorchFunctionMode):
 
     @contextmanager
     def at_work(self, now: bool) -> Iterator[None]:
-        before, self.stage.disguised = self.stage.disguised, now
+        before, self.stage.now.disguised = self.stage.now.disguised, now
         try:
             yield
         finally:
-            self.stage.disguised = before
+            self.stage.now.disguised = before
 
     @contextmanager
     def making(self, call: Call) -> Iterator[None]:
         """Where tensors come to be that this call makes from nothing."""
-        stage, before = self.stage, (self.stage.made_on, self.stage.made_by)
+        now, before = self.stage.now, (self.stage.now.made_on, self.stage.now.made_by)
         device = call.kwargs.get("device")
         places = [each._place for each in leaves(call[1:]) if isinstance(each, StandIn)]
         if device is not None:
-            stage.made_on, stage.made_by = self.place(device), self.asked_for(device)
+            now.made_on, now.made_by = self.place(device), self.asked_for(device)
         elif call.func in _CONSTRUCTORS:
-            stage.made_on, stage.made_by = self.default_place(), factory(_name(call.func), users_line())
+            now.made_on, now.made_by = self.default_place(), factory(_name(call.func), users_line())
         elif places:
-            stage.made_on, stage.made_by = next((place for place in places if place != CPU), CPU), None
+            now.made_on, now.made_by = next((place for place in places if place != CPU), CPU), None
         try:
             yield
         finally:
-            stage.made_on, stage.made_by = before
+            now.made_on, now.made_by = before
 
     def asked_for(self, device: Any) -> Provenance:
         """Of a tensor that was to be on this very device."""

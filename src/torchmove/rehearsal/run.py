@@ -35,6 +35,7 @@ from torchmove.rehearsal.scene import dress, set_up
 from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
 from torchmove.rehearsal.surroundings import globals_of
+from torchmove.rehearsal.threads import followed
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["shapes", "real"]
@@ -160,7 +161,8 @@ class _Rehearsing:
         try:
             with HeldInterrupts():
                 self.set_up(undo)
-            with self.lazy_parameters(undo), cuda.harmless(), Disguise(self.stage), self.stage:
+            stage, threads = self.stage, followed(self.stage, self.broke_off)
+            with self.lazy_parameters(undo), cuda.harmless(), threads, Disguise(stage), stage:
                 self.perform()
             self.mark_state()
             if not self.stopped and not self.stage.meter.saw_any:
@@ -168,6 +170,7 @@ class _Rehearsing:
                     f"nothing ever was on {self.home}: give the model to the rehearsal, and send the batch there"
                 )
         finally:
+            self.stage.over = True
             with HeldInterrupts():
                 failed = put_back(undo)
             if failed:
@@ -223,25 +226,25 @@ class _Rehearsing:
                     if isinstance(each, nn.Module):
                         each.to(self.home)
             self.step(*self.objects)
-        except CannotGoOn as error:
-            remedy = "leave it out of the rehearsal" if self.stage.real else "rehearse with data='real'"
-            self.stop(error, f"{error}: what is known does not tell how it goes on", remedy)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too: a step that ends the program does not run to its end
-            said = str(error).strip().splitlines()
-            if said and "data is not allocated yet" in said[0]:
-                self.stop(
-                    error,
-                    "torch reads values by their address here",
-                    "rehearse with data='real'; if it is so already, leave it out",
-                )
-            else:
-                self.stop(error, ": ".join([type(error).__name__, *said[:1]]), "it is not about devices")
+            self.broke_off(error)
+
+    def broke_off(self, error: BaseException) -> None:
+        said = str(error).strip().splitlines()
+        if isinstance(error, CannotGoOn):
+            remedy = "leave it out of the rehearsal" if self.stage.real else "rehearse with data='real'"
+            self.stop(error, f"{error}: what is known does not tell how it goes on", remedy)
+        elif said and "data is not allocated yet" in said[0]:
+            why = "torch reads values by their address here"
+            self.stop(error, why, "rehearse with data='real'; if it is so already, leave it out")
+        else:
+            self.stop(error, ": ".join([type(error).__name__, *said[:1]]), "it is not about devices")
 
     def stop(self, error: BaseException, why: str, remedy: str) -> None:
         line = users_line_of(error)
-        self.stopped = f"stopped at {line}  {line.text}\n      {why}\n      fix: {remedy}"
+        self.stopped = self.stopped or f"stopped at {line}  {line.text}\n      {why}\n      fix: {remedy}"
 
     def tell(self, stray: StandIn, operation: str, line: Line) -> None:
         came = stray.came_from() or Provenance("input", f"a tensor on {stray._place}", "send it to the device first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -37,15 +38,23 @@ def off_stage() -> Iterator[None]:
         yield
 
 
+class Now(threading.local):
+    """What is going on, in each thread of the step."""
+
+    # Where a tensor that is made from nothing comes to be, and who made it; nobody: torch itself.
+    made_on = CPU
+    made_by: Provenance | None = None
+    disguised = False  # a call of torch's Python functions is under way
+
+
 class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, home: torch.device, *, real: bool, tell: Tell, find: Find) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.home, self.real, self.tell, self.find = home, real, tell, find
         self.meter = Meter()
-        # Where a tensor that is made from nothing comes to be, and who made it; nobody: torch itself.
-        self.made_on = CPU
-        self.made_by: Provenance | None = None
-        self.disguised = False  # a call of torch's Python functions is under way
+        self.now = Now()
+        self.over = False  # the step has ended; a thread of it may go on
+        self.one_at_a_time = threading.RLock()
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
         self.cpus: dict[
             int, tuple[torch.device, Provenance | None]
@@ -96,7 +105,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What torch has made out of values is real at first."""
         if isinstance(made, StandIn) or not _has_stand_in(made):
             return made
-        return self.stand_in(made, self.made_on, self.made_by)
+        return self.stand_in(made, self.now.made_on, self.now.made_by)
 
     def admit(self, each: Any) -> Any:
         """A tensor that an operation is given, as a stand-in."""
@@ -122,9 +131,13 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.run(func, args, kwargs or {})
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        with self.one_at_a_time:
+            return self._run(func, args, kwargs)
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if func in _LIFTS:
             return self.adopt(args[0])
-        if func is aten.empty.memory_format and self.made_by is None and (self.real or fits(func, args, kwargs)):
+        if func is aten.empty.memory_format and self.now.made_by is None and (self.real or fits(func, args, kwargs)):
             return self.made_inside(func, args, kwargs)
         args, kwargs = mapped(self.admit, (args, kwargs))
         for stray in strays(func, args, kwargs, self.home):
@@ -132,9 +145,9 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stray._place = self.home  # the run goes on as if it had been mended
         given = [each for each in leaves((args, kwargs)) if isinstance(each, StandIn)]
         made = not given or kwargs.get("device") is not None
-        place = self.made_on if made else _place_of(given)
-        came = self.made_by if made else _came_from(given, place)
-        if not given and not self.disguised and called_by_user():
+        place = self.now.made_on if made else _place_of(given)
+        came = self.now.made_by if made else _came_from(given, place)
+        if not given and not self.now.disguised and called_by_user():
             # In a hook of autograd's, where torch leaves the disguise out.
             place, came = CPU, factory(func.overloadpacket.__name__, users_line())
         out = self._done(func, args, kwargs, given)
@@ -150,7 +163,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def made_inside(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
         """Room that torch's C++ has asked for: it may write to it by its address. Real, until an operation uses it."""
         made: Tensor = func(*args, **{**kwargs, "device": CPU, "pin_memory": False})
-        self.inside[id(made)] = (made, self.made_on)
+        self.inside[id(made)] = (made, self.now.made_on)
         return made
 
     # ------------------------------------------------------------ with what is behind
