@@ -315,6 +315,23 @@ def test_ctrl_c_ends_a_command_with_a_word(folder):
     assert (child.returncode, stdout, stderr) == (output.INTERRUPTED, "", "interrupted\n")
 
 
+def test_ctrl_c_while_the_command_line_is_loaded_shows_no_traceback():
+    code = textwrap.dedent("""
+        import sys
+
+        class Interrupted:
+            def find_spec(name, *rest):
+                if name == "click":
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, Interrupted)
+        from torchmove.__main__ import run
+        run()
+    """)
+    ran = in_a_process("--help", code=code)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (output.INTERRUPTED, "", "")
+
+
 def test_what_is_refused_is_json_too_if_that_was_asked_for(folder):
     for command, code in [("plan program.py:pair --to nowhere", "R010"), ("inspect program.py", "R06")]:
         ran = run(*command.split(), "--json")

@@ -1,5 +1,16 @@
-"""`python -m torchmove` is the command line."""
+"""`torchmove` and `python -m torchmove`: the command line."""
 
-from torchmove.cli import main
+import sys
 
-main(prog_name="torchmove")
+
+def run() -> None:
+    try:
+        from torchmove.cli import main  # takes a moment: Ctrl-C may come already
+
+        main(prog_name="torchmove")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    run()
