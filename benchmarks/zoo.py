@@ -1,6 +1,6 @@
 """Move every architecture there is: away and back, in mid-training, and look whether it is the same.
 
-    python benchmarks/zoo.py [--device twin|cuda] [--only PATTERN] [--seconds 20] [--mib 6144] [--json]
+    python benchmarks/zoo.py [--device twin|cuda] [--only PATTERN] [--seconds 20] [--mib 6144] [--jobs 1] [--json]
 
 All classification and detection models of torchvision and every type of model of transformers that can be built small,
 without weights and without a download; AdamW has made a step. Each goes to the device and back. Bits, objects and
@@ -15,8 +15,10 @@ import argparse
 import contextlib
 import fnmatch
 import gc
+import itertools
 import json
 import logging
+import subprocess
 import sys
 import warnings
 from collections import Counter, defaultdict
@@ -145,7 +147,7 @@ def bits(tensor: Tensor) -> Tensor:
 # ---------------------------------------------------------------- all of them
 
 
-def print_visits(visits: list[Visit], device: torch.device) -> None:
+def print_visits(visits: list[Visit], device: str) -> None:
     for library in dict.fromkeys(each.library for each in visits):
         mine = [each for each in visits if each.library == library]
         outcomes = Counter(each.outcome for each in mine)
@@ -183,25 +185,48 @@ def ready(name: str) -> torch.device:
     return torch.device(name, 0)
 
 
+def all_visits(options: argparse.Namespace, device: torch.device) -> Iterator[Visit]:
+    every = (each for each in (*of_torchvision(), *of_transformers()) if fnmatch.fnmatch(each.name, options.only))
+    for architecture in itertools.islice(every, options.share, None, options.jobs):
+        yield visit(architecture, device, seconds=options.seconds, mib=options.mib)
+        gc.collect()
+
+
+def shared_out(jobs: int) -> Iterator[Visit]:
+    """The work of as many processes: each takes its share of the architectures and prints it as JSON."""
+    command = [sys.executable, *sys.argv, "--json", "--share"]
+    processes = [subprocess.Popen([*command, str(share)], stdout=subprocess.PIPE) for share in range(jobs)]
+    for process in processes:
+        told, _ = process.communicate()
+        yield from (Visit(**each) for each in json.loads(told))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="twin", help="twin, or cuda")
     parser.add_argument("--only", default="*", help="names like this: 'transformers gpt*'")
     parser.add_argument("--seconds", type=float, default=20, help="to build one")
     parser.add_argument("--mib", type=int, default=6144, help="of memory to build one")
+    parser.add_argument("--jobs", type=int, default=1, help="so many processes at once")
+    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
-    device = ready(options.device)
     visits: list[Visit] = []
     # Ctrl-C: what there is so far. And what libraries print is no part of the answer.
     with contextlib.suppress(KeyboardInterrupt), contextlib.redirect_stdout(sys.stderr):
-        for architecture in (*of_torchvision(), *of_transformers()):
-            if fnmatch.fnmatch(architecture.name, options.only):
-                visits.append(visit(architecture, device, seconds=options.seconds, mib=options.mib))
-                gc.collect()
-                print(f"\r{len(visits)} {architecture.name[:60]:60}", end="", file=sys.stderr, flush=True)
+        if options.jobs > 1 and options.share is None:
+            found = shared_out(options.jobs)
+        else:
+            options.share = options.share or 0
+            found = all_visits(options, ready(options.device))
+        for each in found:
+            visits.append(each)
+            print(f"\r{len(visits)} {each.name[:60]:60}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    print(json.dumps([each._asdict() for each in visits])) if options.json else print_visits(visits, device)
+    if options.json:
+        print(json.dumps([each._asdict() for each in visits]))
+    else:
+        print_visits(visits, options.device)
     return int(any(each.outcome == "failed" for each in visits))
 
 
