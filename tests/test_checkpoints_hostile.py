@@ -184,35 +184,6 @@ def test_a_byte_that_is_wrong_anywhere_does_no_harm(tmp_path):
             assert len(inspect(tmp_path / "b.pt").entries) == 1
 
 
-def unlike_a_checkpoint(folder: Path, kind: str) -> Path:
-    path = folder / "a.pt"
-    contents = {
-        "empty": b"",
-        "text": b"hello, world",
-        "gzip": b"\x1f\x8b" + bytes(100),
-        "a plain pickle": pickle.dumps({"a": 1}),
-        "a bare zip": None,
-    }[kind]
-    if contents is None:
-        return archive(path, {"readme": b"hello"})
-    path.write_bytes(contents)
-    return path
-
-
-@pytest.mark.parametrize("kind", ["empty", "text", "gzip", "a plain pickle", "a bare zip"])
-def test_what_is_no_checkpoint_is_refused(tmp_path, kind):
-    assert refused(lambda: inspect(unlike_a_checkpoint(tmp_path, kind))) == "R062"
-
-
-def test_old_files_and_programs_are_refused_with_the_way_out(tmp_path):
-    old = save(tmp_path / "old.pt", training(), _use_new_zipfile_serialization=False)
-    with pytest.raises(CheckpointRefused, match=r"R063 .*before 1\.6.*torch\.load"):
-        inspect(old)
-    program = archive(tmp_path / "program.pt", {"constants.pkl": b"", "data.pkl": b""})
-    with pytest.raises(CheckpointRefused, match=r"R063 .*TorchScript.*torch\.jit\.load"):
-        relocate(program, out=tmp_path / "b.pt")
-
-
 def test_what_is_not_an_ordinary_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.pt")
     for path in (tmp_path / "pipe.pt", Path("/dev/zero"), tmp_path / "missing.pt"):

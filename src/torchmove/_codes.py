@@ -140,12 +140,14 @@ FILES = {
         "look at the path, its permissions and the room on the disk",
     ),
     "R062": Code(
-        "not a checkpoint: another kind of file, an empty one, a folder without one or with several",
-        "name a file of `torch.save`, a `.safetensors` file, or an index",
+        "not a checkpoint: another kind of file, which is named (a Git LFS pointer, a web page, a GGUF, ...), an "
+        "empty one, a folder without one or with several",
+        "name a file of `torch.save`, a `.safetensors` file, or an index; `git lfs pull`, or download it again",
     ),
     "R063": Code(
-        "a file as `torch.save` wrote it before 1.6, or a TorchScript program",
-        "load it, and `torch.save` its state_dict",
+        "another kind of file of torch's: of `torch.save` before 1.6, a TorchScript or exported program, a package, a "
+        "folder of `torch.distributed.checkpoint`",
+        "load it with torch's function for it (`torch.jit.load(..., map_location=)`), and `torch.save` its state_dict",
     ),
     "R064": Code(
         "it needs more than weights-only loading allows: a class or function, which is named, or a newer "

@@ -23,8 +23,9 @@ from torchmove.checkpoints import shards
 from torchmove.checkpoints.archive import Archive, Record, check
 from torchmove.checkpoints.contents import Entry
 from torchmove.checkpoints.files import Source, Stamp
-from torchmove.checkpoints.inspecting import inspect, is_safetensors
+from torchmove.checkpoints.inspecting import inspect
 from torchmove.checkpoints.judging import judge
+from torchmove.checkpoints.kinds import SAFETENSORS, kind_of
 from torchmove.checkpoints.landing import new_file, new_folder, refuse_existing
 from torchmove.checkpoints.packing import Packer
 from torchmove.checkpoints.reading import Reading
@@ -113,7 +114,7 @@ def _location(to: str | torch.device) -> str:
 
 def _prepared(path: Path, target: str) -> _Rewrite:
     with naming(path), without_collector(), Source(path) as source:
-        if is_safetensors(source):
+        if kind_of(source) == SAFETENSORS:
             raise Unfit("R070", "a safetensors file names no device: it loads on any, as it is")
         file = TorchFile(source)
         reading = file.reading

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchmove.checkpoints.files import Source
+from torchmove.checkpoints.kinds import DISTRIBUTED, SUFFIXES, refuse_other
 from torchmove.checkpoints.refusing import Unfit, in_a_line
 from torchmove.checkpoints.safetensors import parsed
 
 _INDEX = ".index.json"
-_SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 _MOST_INDEX_BYTES = 32 << 20
 _MOST_FILES = 10_000
 
@@ -38,7 +38,9 @@ def chosen(path: Path) -> Path:
         return path
     names = sorted(os.listdir(path))
     indices = [name for name in names if name.endswith(_INDEX)]
-    files = indices or [name for name in names if name.endswith(_SUFFIXES) and not name.startswith(".")]
+    files = indices or [name for name in names if name.endswith(SUFFIXES) and not name.startswith(".")]
+    if any(name.endswith(".distcp") for name in names):
+        raise DISTRIBUTED.refused()
     if len(files) != 1:
         there = ", ".join(in_a_line(name, 60) for name in files[:4]) + (", ..." if files[4:] else "")
         why = f"a folder with {len(files)} checkpoints: {there}" if files else "a folder without a checkpoint in it"
@@ -54,7 +56,10 @@ def read(index: Path) -> Shards:
     with Source(index) as source:
         if source.nbytes > _MOST_INDEX_BYTES:
             raise Unfit("R067", f"an index of {source.nbytes} bytes")
-        found = parsed(source.read(0, source.nbytes), "the index").get("weight_map")
+        raw = source.read(0, source.nbytes)
+    if not raw.lstrip().startswith(b"{"):
+        refuse_other(raw[:500])
+    found = parsed(raw, "the index").get("weight_map")
     if not isinstance(found, dict) or not found:
         raise Unfit("R062", "JSON without a weight_map, so not the index of a checkpoint")
     files: dict[str, list[str]] = {}
@@ -67,7 +72,7 @@ def read(index: Path) -> Shards:
 
 def _inside(file: object) -> str:
     """The name of a file in the same folder, and nothing else."""
-    good = isinstance(file, str) and file.endswith(_SUFFIXES) and not set(file) & {"/", "\\", "\0"}
+    good = isinstance(file, str) and file.endswith(SUFFIXES) and not set(file) & {"/", "\\", "\0"}
     if not good or not isinstance(file, str) or file.startswith("."):
         raise Unfit("R068", f"it names {in_a_line(repr(file), 100)}, which is no file of the folder")
     return file
