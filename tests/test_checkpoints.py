@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import forged
 import pytest
 import torch
-from forged import call, entry, index, refused, safetensors, save, storage, tensor, text, torch_file, training
+from forged import call, entry, index, linked, refused, safetensors, save, storage, tensor, text, torch_file, training
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -247,6 +247,35 @@ def test_a_sharded_folder_of_safetensors_is_one_checkpoint_too(tmp_path):
     assert paths_of(inspect(folder)) == ["['a']", "['b']"]
     assert refused(lambda: relocate(folder, out=tmp_path / "moved")) == "R070"
     assert not (tmp_path / "moved").exists()
+
+
+def test_a_snapshot_of_the_hugging_face_cache_is_one_checkpoint(tmp_path):
+    folder = index(tmp_path / "model", {"a": "1.safetensors", "b": "2.safetensors"}, "model.safetensors.index.json")
+    safetensors(folder / "1.safetensors", {"a": entry()}, bytes(8))
+    safetensors(folder / "2.safetensors", {"b": entry()}, bytes(8))
+    snapshot = linked(folder)
+    for path in (snapshot, snapshot / "model.safetensors.index.json"):
+        assert paths_of(inspect(path)) == ["['a']", "['b']"]
+        assert refused(lambda path=path: relocate(path, out=tmp_path / "moved")) == "R070"
+    assert paths_of(inspect(snapshot / "2.safetensors")) == ["['b']"]
+    with pytest.raises(CheckpointRefused, match=r"R062 .*Hugging Face cache.*snapshots/"):
+        inspect(tmp_path / "hub")
+
+
+def test_what_a_snapshot_links_to_is_written_as_files(tmp_path):
+    folder = index(tmp_path / "model", {"a": "one.bin", "b": "two.bin"})
+    save(folder / "one.bin", {"a": torch.ones(2)})
+    save(folder / "two.bin", {"b": torch.ones(3)})
+    snapshot = linked(folder)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "hub" / "blobs").iterdir()}
+    relocate(snapshot, out=tmp_path / "moved")
+    written = {file.name: file for file in (tmp_path / "moved").iterdir()}
+    assert sorted(written) == sorted(os.listdir(snapshot))
+    assert not any(file.is_symlink() for file in written.values())
+    assert torch.load(written["two.bin"])["b"].equal(torch.ones(3))
+    assert {file.name: file.read_bytes() for file in (tmp_path / "hub" / "blobs").iterdir()} == before
+    relocate(snapshot / "two.bin", out=tmp_path / "two.pt")
+    assert torch.load(tmp_path / "two.pt")["b"].equal(torch.ones(3))
 
 
 def test_a_shard_that_is_bad_leaves_no_folder(tmp_path):

@@ -310,8 +310,19 @@ def tricked(folder: Path, kind: str) -> Path:
         "nul": "a\0.bin",
     }.get(kind, "a.bin")
     index(folder, {"a": file})
-    if kind == "link":
-        (folder / "a.bin").symlink_to("../outside.bin")
+    if kind == "a link to nothing":
+        (folder / "a.bin").symlink_to("../elsewhere.bin")
+    elif kind == "a link in a circle":
+        (folder / "a.bin").symlink_to("a.bin")
+    elif kind == "a link to a pipe":
+        os.mkfifo(folder / "pipe")
+        (folder / "a.bin").symlink_to("pipe")
+    elif kind == "a link to a device":
+        (folder / "a.bin").symlink_to("/dev/zero")
+    elif kind == "a link to a folder":
+        (folder / "a.bin").symlink_to("..")
+    elif kind == "a link to a text":
+        (folder / "a.bin").symlink_to(__file__)
     elif kind == "pipe":
         os.mkfifo(folder / "a.bin")
     elif kind == "another tensor":
@@ -329,8 +340,10 @@ def tricked(folder: Path, kind: str) -> Path:
 
 TRICKS = {
     **dict.fromkeys(("absolute", "parent", "backslash", "hidden", "no text", "no checkpoint", "nul"), "R068"),
-    **dict.fromkeys(("link", "missing", "another tensor", "no tensor", "not a dict"), "R068"),
-    "pipe": "R061",
+    **dict.fromkeys(("a link to nothing", "a link in a circle", "missing"), "R068"),
+    **dict.fromkeys(("another tensor", "no tensor", "not a dict"), "R068"),
+    **dict.fromkeys(("pipe", "a link to a pipe", "a link to a device", "a link to a folder"), "R061"),
+    "a link to a text": "R062",
     "no map": "R062",
     "two indices": "R062",
 }

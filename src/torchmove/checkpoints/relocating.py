@@ -94,7 +94,7 @@ def relocate(
                     loaded = _written(work[0], hidden, target, bar.advance)
             else:
                 with new_folder(place) as hidden:
-                    shutil.copyfile(index.listing, hidden / index.listing.name)
+                    (hidden / index.listing.name).write_bytes(index.raw)
                     each_loaded = [_written(each, hidden / each.path.name, target, bar.advance) for each in work]
                     loaded = all(each_loaded)
     moved = sum(rewrite.storages for rewrite in work)

@@ -17,18 +17,19 @@ _MOST_FILES = 10_000
 
 
 class Shards(NamedTuple):
-    """The index, and the names of the tensors in each file that it names."""
+    """The index as it was read, and the names of the tensors in each file that it names."""
 
     listing: Path
+    raw: bytes
     files: dict[str, list[str]]
 
     def path(self, file: str) -> Path:
-        """The file itself; refused if it is no longer in the folder once all links are followed."""
+        # The index is data, and names files of its own folder alone. A link in that folder is followed: the Hugging
+        # Face cache consists of them.
         path = self.listing.parent / file
-        if Path(os.path.realpath(path)).parent != Path(os.path.realpath(self.listing.parent)):
-            raise Unfit("R068", f"its file {in_a_line(file, 100)!r} is a link that leads out of the folder")
         if not path.exists():
-            raise Unfit("R068", f"its file {in_a_line(file, 100)!r} is not there")
+            what = "is a link to nothing" if path.is_symlink() else "is not there"
+            raise Unfit("R068", f"its file {in_a_line(file, 100)!r} {what}")
         return path
 
 
@@ -39,13 +40,20 @@ def chosen(path: Path) -> Path:
     names = sorted(os.listdir(path))
     indices = [name for name in names if name.endswith(_INDEX)]
     files = indices or [name for name in names if name.endswith(SUFFIXES) and not name.startswith(".")]
-    if any(name.endswith(".distcp") for name in names):
-        raise DISTRIBUTED.refused()
     if len(files) != 1:
-        there = ", ".join(in_a_line(name, 60) for name in files[:4]) + (", ..." if files[4:] else "")
-        why = f"a folder with {len(files)} checkpoints: {there}" if files else "a folder without a checkpoint in it"
-        raise Unfit("R062", why, "name the file, or the index, that is meant" if files else "")
+        raise _unclear(names, files)
     return path / files[0]
+
+
+def _unclear(names: list[str], files: list[str]) -> Unfit:
+    if any(name.endswith(".distcp") for name in names):
+        return DISTRIBUTED.refused()
+    if {"blobs", "snapshots"} <= set(names):
+        return Unfit("R062", "a model's folder in the Hugging Face cache", "name one of the folders in its snapshots/")
+    if not files:
+        return Unfit("R062", "a folder without a checkpoint in it")
+    there = ", ".join(in_a_line(name, 60) for name in files[:4]) + (", ..." if files[4:] else "")
+    return Unfit("R062", f"a folder with {len(files)} checkpoints: {there}", "name the one that is meant")
 
 
 def is_index(path: Path) -> bool:
@@ -67,7 +75,7 @@ def read(index: Path) -> Shards:
         files.setdefault(_inside(file), []).append(name)
     if len(files) > _MOST_FILES:
         raise Unfit("R067", f"an index of {len(files)} files")
-    return Shards(index, dict(sorted(files.items())))
+    return Shards(index, raw, dict(sorted(files.items())))
 
 
 def _inside(file: object) -> str:
