@@ -172,8 +172,9 @@ FILES = {
         "get the index and its files again, into one folder",
     ),
     "R069": Code(
-        "the place of the result is taken, or is the checkpoint itself",
-        "name another place, or `overwrite=True` for a file that may go",
+        "the place of the result is taken: by the checkpoint itself, a file, a folder, a link, a pipe, a device",
+        "name another place; an ordinary file is replaced by a file with `overwrite=True`, on the command line "
+        "`--overwrite`",
     ),
     "R070": Code(
         "nothing to relocate: all of it is there already, or it is a safetensors file, which names no device "
@@ -187,6 +188,11 @@ FILES = {
     "R072": Code(
         "what was written is not what was read, or the original changed meanwhile",
         "try again while nobody writes to it; if it stays so, the disk or memory is faulty",
+    ),
+    "R073": Code(
+        "the name of the result does not fit: a folder with the name of a file, a file of `torch.save` named "
+        "`.safetensors`, `.json` or as a folder",
+        "name a file, `.pt` say; or for a folder a folder",
     ),
 }
 

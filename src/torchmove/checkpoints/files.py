@@ -37,6 +37,7 @@ class Source:
         try:
             _ordinary(os.fstat(descriptor))
             self.stamp = self.stamp_now()
+            self.mode = stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o777
         except BaseException:
             self._file.close()
             raise

@@ -11,7 +11,7 @@ from torchmove._records import Refusal
 
 # What to do instead, where the reason itself does not say something better.
 _REMEDIES = {
-    "R060": 'name a device that a checkpoint can be saved from: to="cpu", to="cuda:0"',
+    "R060": "name a device that a checkpoint can be saved from: cpu, cuda:0",
     "R061": "look at the path, its permissions and the room on the disk",
     "R062": "name a file of torch.save, a .safetensors file, or the index of a sharded checkpoint",
     "R063": "load it with the function of torch that is for it, and torch.save the state_dict",
@@ -20,10 +20,11 @@ _REMEDIES = {
     "R066": "get the file again from where it was saved, and do not load this one",
     "R067": "do not load this file, unless you know who made it and why",
     "R068": "get the index again, and the files that it names, into one folder",
-    "R069": "name another place, or overwrite=True for a file that may go",
+    "R069": "name another place",
     "R070": "use the checkpoint as it is",
     "R071": "load it yourself where it was saved, and torch.save a state_dict of it",
     "R072": "try again, while nobody writes to the file; if it stays so, the disk or the memory is faulty",
+    "R073": "name a file, or for a folder a folder",
 }
 
 

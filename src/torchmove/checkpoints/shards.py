@@ -21,6 +21,7 @@ class Shards(NamedTuple):
 
     listing: Path
     raw: bytes
+    mode: int
     files: dict[str, list[str]]
 
     def path(self, file: str) -> Path:
@@ -64,7 +65,7 @@ def read(index: Path) -> Shards:
     with Source(index) as source:
         if source.nbytes > _MOST_INDEX_BYTES:
             raise Unfit("R067", f"an index of {source.nbytes} bytes")
-        raw = source.read(0, source.nbytes)
+        raw, mode = source.read(0, source.nbytes), source.mode
     if not raw.lstrip().startswith(b"{"):
         refuse_other(raw[:500])
     found = parsed(raw, "the index").get("weight_map")
@@ -75,7 +76,7 @@ def read(index: Path) -> Shards:
         files.setdefault(_inside(file), []).append(name)
     if len(files) > _MOST_FILES:
         raise Unfit("R067", f"an index of {len(files)} files")
-    return Shards(index, raw, dict(sorted(files.items())))
+    return Shards(index, raw, mode, dict(sorted(files.items())))
 
 
 def _inside(file: object) -> str:
