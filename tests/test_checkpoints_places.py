@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import socket
 import stat
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -153,6 +157,41 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path):
     for name in ("b\0.pt", "b" * 256, "a.pt/b.pt"):
         assert refused(lambda name=name: relocate(file, out=tmp_path / name)) == "R061"
     assert os.listdir(tmp_path) == ["a.pt"]
+
+
+def interrupted(source: Path, out: Path, at: int) -> bool:
+    """Ctrl-C at this line of what gives a result its place, counted as they are run; False if there are not so many."""
+    left = itertools.count(at, -1)
+
+    def within(frame: Any, event: str, _: object) -> Any:
+        if event == "line" and next(left) == 0:
+            raise KeyboardInterrupt
+        return within
+
+    traced = sys.gettrace()
+    sys.settrace(lambda frame, *_: within if frame.f_code.co_filename == landing.__file__ else None)
+    try:
+        relocate(source, out=out, progress=False)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(traced)
+    return False
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_one_who_is_interrupted_at_any_moment_leaves_the_result_or_nothing(tmp_path, folder):
+    source = sharded(tmp_path / "model") if folder else save(tmp_path / "a.pt", training())
+    out, ends = tmp_path / "out", set()
+    for at in itertools.count():
+        if not interrupted(source, out, at):
+            break
+        ends.add(out.exists())
+        if out.exists():
+            inspect(out)
+            shutil.rmtree(out) if folder else out.unlink()
+        assert os.listdir(tmp_path) == [source.name]
+    assert ends == {True, False}
 
 
 # ---------------------------------------------------------------- permissions

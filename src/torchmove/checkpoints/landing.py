@@ -65,11 +65,13 @@ def _hidden(out: Path, make: Callable[[Path], object]) -> Iterator[Path]:
     _remove_stale(out)
     hidden, lock = out.with_name(f"{_begin(out)}{secrets.token_hex(4)}{_END}"), -1
     try:
-        lock = _locked(hidden, make)
-        yield hidden
-    finally:
-        with suppress(FileNotFoundError):  # it has its own name now
+        try:
+            lock = _locked(hidden, make)
+            yield hidden
+        finally:
             _remove(hidden)
+    finally:
+        _remove(hidden)  # again: Ctrl-C may have come while it was removed
         if lock >= 0:
             os.close(lock)
 
@@ -113,10 +115,11 @@ def _remove_stale(out: Path) -> None:
 
 
 def _remove(path: Path) -> None:
+    """If it is still there, and does not have its own name by now."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def _link(hidden: Path, out: Path) -> None:

@@ -42,14 +42,14 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except Unfit as unfit:
-        raise _refused(path, unfit) from None
+        raise refused(path, unfit) from None
     except OSError as error:
-        raise _refused(path, Unfit("R061", error.strerror or type(error).__name__)) from error
+        raise refused(path, Unfit("R061", error.strerror or type(error).__name__)) from error
     except (MemoryError, RecursionError) as error:
-        raise _refused(path, Unfit("R067", "it asks for more memory than there is, or for too deep a stack")) from error
+        raise refused(path, Unfit("R067", "it asks for more memory than there is, or for too deep a stack")) from error
 
 
-def _refused(path: str | os.PathLike[str], unfit: Unfit) -> CheckpointRefused:
+def refused(path: str | os.PathLike[str], unfit: Unfit) -> CheckpointRefused:
     where = f"{in_a_line(os.fspath(path))} {unfit.inside}".rstrip()
     return CheckpointRefused([Refusal(unfit.code, where, in_a_line(unfit.why), unfit.remedy)])
 

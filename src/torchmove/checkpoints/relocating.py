@@ -29,7 +29,7 @@ from torchmove.checkpoints.kinds import SAFETENSORS, kind_of
 from torchmove.checkpoints.landing import close_file, make_file, new_file, new_folder
 from torchmove.checkpoints.packing import Packer
 from torchmove.checkpoints.reading import Reading
-from torchmove.checkpoints.refusing import Unfit, naming
+from torchmove.checkpoints.refusing import Unfit, naming, refused
 from torchmove.checkpoints.relocated import Relocated
 from torchmove.checkpoints.rewriting import rewritten
 from torchmove.checkpoints.torchfiles import PICKLE, TorchFile
@@ -152,7 +152,11 @@ def _written(rewrite: _Rewrite, hidden: Path, *, target: str, advance: Advance) 
     """Write the file, and prove it."""
     with Source(rewrite.path) as source:
         _unchanged(rewrite, source)
-        checksums = _copy(Archive(source), rewrite, hidden, advance)
+        try:
+            checksums = _copy(Archive(source), rewrite, hidden, advance)
+        except Unfit as unfit:
+            _unchanged(rewrite, source)
+            raise refused(rewrite.path, unfit) from None  # it is the original that is at fault
         _unchanged(rewrite, source)
     with without_collector(), Source(hidden) as result:
         _compare(result, checksums, rewrite, target, advance)
