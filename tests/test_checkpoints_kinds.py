@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 from forged import entry, index, refused, safetensors, save, training
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from torchmove.checkpoints import CheckpointRefused, inspect, relocate
@@ -142,3 +144,15 @@ def test_a_distributed_checkpoint_is_refused_with_the_way_out(tmp_path):
     (tmp_path / "__0_0.distcp").write_bytes(b"")
     with pytest.raises(CheckpointRefused, match=r"R063 .*dcp_to_torch_save"):
         inspect(tmp_path)
+
+
+@given(
+    begin=st.sampled_from([b"", b"PK\3\4", b"\x80\2", b"version ", b"<html", b"{", b"\x10" + bytes(7) + b"{"]),
+    rest=st.binary(max_size=600),
+    name=st.sampled_from(["a.pt", "a.safetensors", "a", "a.index.json"]),
+)
+@settings(max_examples=300, deadline=None)
+def test_whatever_a_file_holds_it_is_refused_in_a_line(tmp_path_factory, begin, rest, name):
+    file = tmp_path_factory.mktemp("any") / name
+    file.write_bytes(begin + rest)
+    assert refused(lambda: inspect(file)) in {"R062", "R065", "R066", "R067"}

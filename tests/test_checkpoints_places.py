@@ -97,6 +97,10 @@ def test_the_remedy_fits_what_is_written(tmp_path):
     for overwrite in (False, True):
         with pytest.raises(CheckpointRefused, match=r"R069 .*remove it first: overwriting is for single files$"):
             relocate(folder, out=tmp_path / "there", overwrite=overwrite)
+    with pytest.raises(CheckpointRefused, match=r"R069 .*is a folder.*name a file in it$"):
+        relocate(file, out=tmp_path)
+    with pytest.raises(CheckpointRefused, match=r"R069 .*is the checkpoint itself"):
+        relocate(folder, out=folder)
     with pytest.raises(CheckpointRefused, match=r"R061 .*folder .* is not there.*make that folder first$"):
         relocate(file, out=tmp_path / "nowhere" / "b.pt")
 

@@ -28,7 +28,7 @@ def check(out: str, sources: Collection[Path], *, folder: bool, overwrite: bool)
     """Refuses what cannot be the place of the result. `folder`: the result is one."""
     place = Path(out)
     _refuse_name(out, folder=folder)
-    if place.exists() and any(place.samefile(each) or place.samefile(each.parent) for each in sources):
+    if place.exists() and any(place.samefile(each.parent if folder else each) for each in sources):
         raise Unfit("R069", "is the checkpoint itself", f"{_ANOTHER}: the original stays as it is")
     refuse_taken(place, folder=folder, overwrite=overwrite)
     if not place.parent.is_dir():
