@@ -133,3 +133,15 @@ def index(folder: Path, weight_map: Any, file: str = "pytorch_model.bin.index.js
     folder.mkdir(exist_ok=True)
     (folder / file).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return folder
+
+
+def linked(folder: Path) -> Path:
+    """The same as the Hugging Face cache has it: a snapshot of links, and what they lead to two folders above."""
+    blobs, snapshot = folder.parent / "hub" / "blobs", folder.parent / "hub" / "snapshots" / "0f1e2d"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted(folder.iterdir())):
+        file.rename(blobs / f"{number:064x}")
+        (snapshot / file.name).symlink_to(f"../../blobs/{number:064x}")
+    folder.rmdir()
+    return snapshot

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import forged
 import pytest
 import torch
-from forged import call, entry, index, refused, safetensors, save, storage, tensor, text, torch_file, training
+from forged import call, entry, index, linked, refused, safetensors, save, storage, tensor, text, torch_file, training
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -249,6 +249,35 @@ def test_a_sharded_folder_of_safetensors_is_one_checkpoint_too(tmp_path):
     assert not (tmp_path / "moved").exists()
 
 
+def test_a_snapshot_of_the_hugging_face_cache_is_one_checkpoint(tmp_path):
+    folder = index(tmp_path / "model", {"a": "1.safetensors", "b": "2.safetensors"}, "model.safetensors.index.json")
+    safetensors(folder / "1.safetensors", {"a": entry()}, bytes(8))
+    safetensors(folder / "2.safetensors", {"b": entry()}, bytes(8))
+    snapshot = linked(folder)
+    for path in (snapshot, snapshot / "model.safetensors.index.json"):
+        assert paths_of(inspect(path)) == ["['a']", "['b']"]
+        assert refused(lambda path=path: relocate(path, out=tmp_path / "moved")) == "R070"
+    assert paths_of(inspect(snapshot / "2.safetensors")) == ["['b']"]
+    with pytest.raises(CheckpointRefused, match=r"R062 .*Hugging Face cache.*snapshots/"):
+        inspect(tmp_path / "hub")
+
+
+def test_what_a_snapshot_links_to_is_written_as_files(tmp_path):
+    folder = index(tmp_path / "model", {"a": "one.bin", "b": "two.bin"})
+    save(folder / "one.bin", {"a": torch.ones(2)})
+    save(folder / "two.bin", {"b": torch.ones(3)})
+    snapshot = linked(folder)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "hub" / "blobs").iterdir()}
+    relocate(snapshot, out=tmp_path / "moved")
+    written = {file.name: file for file in (tmp_path / "moved").iterdir()}
+    assert sorted(written) == sorted(os.listdir(snapshot))
+    assert not any(file.is_symlink() for file in written.values())
+    assert torch.load(written["two.bin"])["b"].equal(torch.ones(3))
+    assert {file.name: file.read_bytes() for file in (tmp_path / "hub" / "blobs").iterdir()} == before
+    relocate(snapshot / "two.bin", out=tmp_path / "two.pt")
+    assert torch.load(tmp_path / "two.pt")["b"].equal(torch.ones(3))
+
+
 def test_a_shard_that_is_bad_leaves_no_folder(tmp_path):
     folder = index(tmp_path / "model", {"a": "one.bin", "b": "two.bin"})
     save(folder / "one.bin", {"a": torch.ones(2)})
@@ -257,7 +286,8 @@ def test_a_shard_that_is_bad_leaves_no_folder(tmp_path):
     at = raw.index(torch.ones(300).numpy().tobytes())
     raw[at + 5] ^= 1  # in the data: the checksum of the record is wrong
     (folder / "two.bin").write_bytes(raw)
-    assert refused(lambda: relocate(folder, out=tmp_path / "moved")) == "R065"
+    with pytest.raises(CheckpointRefused, match=r"R065 .*/model/two\.bin: the checksum of .*'data/0' is wrong"):
+        relocate(folder, out=tmp_path / "moved")
     assert os.listdir(tmp_path) == ["model"]
 
 
@@ -407,6 +437,12 @@ def test_nothing_to_do_is_said(tmp_path):
     assert os.listdir(tmp_path) == ["a.pt"]
 
 
+def test_a_key_that_is_not_equal_to_itself_is_refused_in_a_line(tmp_path):
+    file = save(tmp_path / "a.pt", {float("nan"): torch.ones(2)})
+    assert paths_of(inspect(file)) == ["[nan]"]
+    assert refused(lambda: relocate(file, out=tmp_path / "b.pt")) == "R071"
+
+
 @pytest.mark.parametrize("to", ["meta", "xla", "nonsense", "cuda:x", ""])
 def test_a_place_that_is_none_is_refused(tmp_path, to):
     assert refused(lambda: relocate(save(tmp_path / "a.pt", training()), to, out=tmp_path / "b.pt")) == "R060"
@@ -438,17 +474,34 @@ def test_a_name_that_is_taken_meanwhile_is_left_to_its_owner(tmp_path, monkeypat
     assert sorted(os.listdir(tmp_path)) == ["a.pt", "b.pt"]
 
 
-def test_a_file_that_changes_meanwhile_gives_no_result(tmp_path, monkeypatch):
+CHANGES = {
+    "touched": lambda file: os.utime(file, ns=(1, 1)),
+    "cut short": lambda file: os.truncate(file, 300),
+    "written over": lambda file: file.write_bytes(bytes(file.stat().st_size)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_file_that_changes_meanwhile_gives_no_result(tmp_path, monkeypatch, change):
     file = save(tmp_path / "a.pt", training())
     write = Packer.write
 
-    def and_touch(self: Packer, name: str, *arguments: Any) -> int:
-        os.utime(file, ns=(1, 1))
+    def and_change(self: Packer, name: str, *arguments: Any) -> int:
+        change(file)
         return write(self, name, *arguments)
 
-    monkeypatch.setattr(Packer, "write", and_touch)
+    monkeypatch.setattr(Packer, "write", and_change)
     assert refused(lambda: relocate(file, out=tmp_path / "b.pt")) == "R072"
     assert os.listdir(tmp_path) == ["a.pt"]
+
+
+def test_a_file_that_is_replaced_or_removed_meanwhile_is_read_to_its_end(tmp_path, monkeypatch):
+    value = training()
+    file = save(tmp_path / "a.pt", value)
+    write = Packer.write
+    monkeypatch.setattr(Packer, "write", lambda *given: (file.unlink(missing_ok=True), write(*given))[1])
+    relocate(file, out=tmp_path / "b.pt")
+    alike(torch.load(tmp_path / "b.pt"), value)
 
 
 def test_a_byte_that_is_written_wrongly_is_found(tmp_path, monkeypatch):

@@ -184,35 +184,6 @@ def test_a_byte_that_is_wrong_anywhere_does_no_harm(tmp_path):
             assert len(inspect(tmp_path / "b.pt").entries) == 1
 
 
-def unlike_a_checkpoint(folder: Path, kind: str) -> Path:
-    path = folder / "a.pt"
-    contents = {
-        "empty": b"",
-        "text": b"hello, world",
-        "gzip": b"\x1f\x8b" + bytes(100),
-        "a plain pickle": pickle.dumps({"a": 1}),
-        "a bare zip": None,
-    }[kind]
-    if contents is None:
-        return archive(path, {"readme": b"hello"})
-    path.write_bytes(contents)
-    return path
-
-
-@pytest.mark.parametrize("kind", ["empty", "text", "gzip", "a plain pickle", "a bare zip"])
-def test_what_is_no_checkpoint_is_refused(tmp_path, kind):
-    assert refused(lambda: inspect(unlike_a_checkpoint(tmp_path, kind))) == "R062"
-
-
-def test_old_files_and_programs_are_refused_with_the_way_out(tmp_path):
-    old = save(tmp_path / "old.pt", training(), _use_new_zipfile_serialization=False)
-    with pytest.raises(CheckpointRefused, match=r"R063 .*before 1\.6.*torch\.load"):
-        inspect(old)
-    program = archive(tmp_path / "program.pt", {"constants.pkl": b"", "data.pkl": b""})
-    with pytest.raises(CheckpointRefused, match=r"R063 .*TorchScript.*torch\.jit\.load"):
-        relocate(program, out=tmp_path / "b.pt")
-
-
 def test_what_is_not_an_ordinary_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.pt")
     for path in (tmp_path / "pipe.pt", Path("/dev/zero"), tmp_path / "missing.pt"):
@@ -339,8 +310,19 @@ def tricked(folder: Path, kind: str) -> Path:
         "nul": "a\0.bin",
     }.get(kind, "a.bin")
     index(folder, {"a": file})
-    if kind == "link":
-        (folder / "a.bin").symlink_to("../outside.bin")
+    if kind == "a link to nothing":
+        (folder / "a.bin").symlink_to("../elsewhere.bin")
+    elif kind == "a link in a circle":
+        (folder / "a.bin").symlink_to("a.bin")
+    elif kind == "a link to a pipe":
+        os.mkfifo(folder / "pipe")
+        (folder / "a.bin").symlink_to("pipe")
+    elif kind == "a link to a device":
+        (folder / "a.bin").symlink_to("/dev/zero")
+    elif kind == "a link to a folder":
+        (folder / "a.bin").symlink_to("..")
+    elif kind == "a link to a text":
+        (folder / "a.bin").symlink_to(__file__)
     elif kind == "pipe":
         os.mkfifo(folder / "a.bin")
     elif kind == "another tensor":
@@ -358,8 +340,10 @@ def tricked(folder: Path, kind: str) -> Path:
 
 TRICKS = {
     **dict.fromkeys(("absolute", "parent", "backslash", "hidden", "no text", "no checkpoint", "nul"), "R068"),
-    **dict.fromkeys(("link", "missing", "another tensor", "no tensor", "not a dict"), "R068"),
-    "pipe": "R061",
+    **dict.fromkeys(("a link to nothing", "a link in a circle", "missing"), "R068"),
+    **dict.fromkeys(("another tensor", "no tensor", "not a dict"), "R068"),
+    **dict.fromkeys(("pipe", "a link to a pipe", "a link to a device", "a link to a folder"), "R061"),
+    "a link to a text": "R062",
     "no map": "R062",
     "two indices": "R062",
 }

@@ -140,12 +140,14 @@ FILES = {
         "look at the path, its permissions and the room on the disk",
     ),
     "R062": Code(
-        "not a checkpoint: another kind of file, an empty one, a folder without one or with several",
-        "name a file of `torch.save`, a `.safetensors` file, or an index",
+        "not a checkpoint: another kind of file, which is named (a Git LFS pointer, a web page, a GGUF, ...), an "
+        "empty one, a folder without one or with several",
+        "name a file of `torch.save`, a `.safetensors` file, or an index; `git lfs pull`, or download it again",
     ),
     "R063": Code(
-        "a file as `torch.save` wrote it before 1.6, or a TorchScript program",
-        "load it, and `torch.save` its state_dict",
+        "another kind of file of torch's: of `torch.save` before 1.6, a TorchScript or exported program, a package, a "
+        "folder of `torch.distributed.checkpoint`",
+        "load it with torch's function for it (`torch.jit.load(..., map_location=)`), and `torch.save` its state_dict",
     ),
     "R064": Code(
         "it needs more than weights-only loading allows: a class or function, which is named, or a newer "
@@ -170,8 +172,9 @@ FILES = {
         "get the index and its files again, into one folder",
     ),
     "R069": Code(
-        "the place of the result is taken, or is the checkpoint itself",
-        "name another place, or `overwrite=True` for a file that may go",
+        "the place of the result is taken: by the checkpoint itself, a file, a folder, a link, a pipe, a device",
+        "name another place; an ordinary file is replaced by a file with `overwrite=True`, on the command line "
+        "`--overwrite`",
     ),
     "R070": Code(
         "nothing to relocate: all of it is there already, or it is a safetensors file, which names no device "
@@ -185,6 +188,11 @@ FILES = {
     "R072": Code(
         "what was written is not what was read, or the original changed meanwhile",
         "try again while nobody writes to it; if it stays so, the disk or memory is faulty",
+    ),
+    "R073": Code(
+        "the name of the result does not fit: a folder with the name of a file, a file of `torch.save` named "
+        "`.safetensors`, `.json` or as a folder",
+        "name a file, `.pt` say; or for a folder a folder",
     ),
 }
 

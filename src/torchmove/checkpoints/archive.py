@@ -83,6 +83,20 @@ class Archive:
         return content
 
 
+def names(source: Source) -> list[str]:
+    """The names in the directory, as they are: by them one sees what kind of zip it is. Archive reads it strictly."""
+    start, nbytes, count = _directory(source)
+    directory, at, found = source.read(start, nbytes), 0, []
+    for _ in range(count):
+        if at + CENTRAL.size > nbytes:
+            break
+        *_, named, extra, comment, _, _, _, _ = CENTRAL.unpack_from(directory, at)
+        at += CENTRAL.size
+        found.append(directory[at : at + named].decode("utf-8", "replace"))
+        at += named + extra + comment
+    return found
+
+
 def check(record: Record, checksum: int) -> None:
     if record.checksum not in (0, checksum):
         raise Unfit("R065", f"the checksum of its record {record.name!r} is wrong")

@@ -27,16 +27,17 @@ class Source:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        # A pipe without a writer would make opening wait for ever.
         try:
+            # Opening a device may do something already, and a pipe without a writer would wait for ever.
+            _ordinary(os.stat(self.path))
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except ValueError:
             raise Unfit("R061", "no name that a file can have") from None
         self._file: IO[bytes] = os.fdopen(descriptor, "rb", buffering=0)
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Unfit("R061", "not an ordinary file")
+            _ordinary(os.fstat(descriptor))
             self.stamp = self.stamp_now()
+            self.mode = stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o777
         except BaseException:
             self._file.close()
             raise
@@ -76,3 +77,8 @@ class Source:
         for piece in self.pieces(offset, nbytes):
             checksum = zlib.crc32(piece, checksum)
         return checksum
+
+
+def _ordinary(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise Unfit("R061", "not an ordinary file")

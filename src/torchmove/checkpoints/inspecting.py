@@ -7,15 +7,13 @@ from pathlib import Path
 
 from torchmove._collector import without_collector
 from torchmove.checkpoints import safetensors, shards
-from torchmove.checkpoints.archive import LOCAL_MARK
 from torchmove.checkpoints.contents import Contents
 from torchmove.checkpoints.files import Source
+from torchmove.checkpoints.kinds import SAFETENSORS, TORCH, kind_of
 from torchmove.checkpoints.refusing import Unfit, in_a_line, naming
 from torchmove.checkpoints.torchfiles import TorchFile
 from torchmove.checkpoints.values import Tensor
 from torchmove.checkpoints.walking import Found, walk
-
-TORCH, SAFETENSORS = "torch", "safetensors"
 
 
 def inspect(path: str | os.PathLike[str]) -> Contents:
@@ -29,16 +27,11 @@ def inspect(path: str | os.PathLike[str]) -> Contents:
         if shards.is_index(file):
             return _sharded(Path(path), shards.read(file))
         with Source(file) as source:
-            if is_safetensors(source):
+            if kind_of(source) == SAFETENSORS:
                 entries, storages = safetensors.read(source, file.name)
                 return _contents(file, SAFETENSORS, Found(entries, storages, [], []), 0)
             opened = TorchFile(source)
             return _contents(file, TORCH, walk(opened.reading, file.name), opened.unused_bytes)
-
-
-def is_safetensors(source: Source) -> bool:
-    begin = source.read(0, min(source.nbytes, 9))
-    return source.path.endswith(".safetensors") or (begin[8:] == b"{" and not begin.startswith(LOCAL_MARK))
 
 
 def _contents(file: Path, kind: str, found: Found, unused_bytes: int) -> Contents:
@@ -52,7 +45,7 @@ def _sharded(folder: Path, index: shards.Shards) -> Contents:
     for file, names in index.files.items():
         path = index.path(file)
         with naming(path), Source(path) as source:
-            if is_safetensors(source):
+            if kind_of(source) == SAFETENSORS:
                 entries, storages = safetensors.read(source, file, len(whole.storages))
                 found = Found(entries, storages, [], [])
                 there = {entry.path.what for entry in entries}

@@ -54,7 +54,10 @@ def _fetched(path: Path, loaded: Any) -> Any:
     foreign = (_paths.MEMBER, _paths.CALL, _paths.ATTRIBUTE)
     if any(step.how in foreign for step in path.steps()):
         return None
-    value = path.fetch({"": loaded})
+    try:
+        value = path.fetch({"": loaded})
+    except (LookupError, TypeError):  # also under a key that is not equal to itself
+        raise Unfit("R071", "torch does not load it where it was read", inside=shown(path)) from None
     return value if isinstance(value, torch.Tensor) else None
 
 

@@ -12,78 +12,98 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from torchmove.checkpoints.refusing import Unfit
+from torchmove.checkpoints.placing import refuse_taken
+
+_END = ".partial"
 
 
 @contextmanager
-def new_file(out: Path, *, overwrite: bool) -> Iterator[Path]:
+def new_file(out: Path, mode: int, *, overwrite: bool) -> Iterator[Path]:
     """A hidden file to write; it becomes `out` when the block has ended well."""
-    with _hidden(out, _make_file) as hidden:
+    with _hidden(out, lambda path: make_file(path, mode)) as hidden:
         yield hidden
         _persist(hidden)
+        refuse_taken(out, folder=False, overwrite=overwrite)
         if overwrite:
             os.replace(hidden, out)
         else:
             _link(hidden, out)
-    _persist(out.parent)
+    _persist_folder(out.parent)
 
 
 @contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path, mode: int) -> Iterator[Path]:
     """The same with a folder."""
-    with _hidden(out, os.mkdir) as hidden:
+    with _hidden(out, lambda path: path.mkdir(mode | stat.S_IRWXU)) as hidden:
         yield hidden
         for file in hidden.iterdir():
             _persist(file)
-        _persist(hidden)
-        refuse_existing(out)
+        _persist_folder(hidden)
+        refuse_taken(out, folder=True, overwrite=False)
         os.rename(hidden, out)  # onto a folder with something in it, this fails
-    _persist(out.parent)
+    _persist_folder(out.parent)
 
 
-def refuse_existing(out: Path) -> None:
-    if os.path.lexists(out):
-        raise Unfit("R069", "is there already")
+def make_file(path: Path, mode: int) -> None:
+    """An empty file that nobody may do more with than `mode` says, less what the process takes away (umask)."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    os.close(os.open(path, flags, mode | stat.S_IRUSR | stat.S_IWUSR))
+
+
+def close_file(path: Path, mode: int) -> None:
+    """It is written: its owner too may do with it what `mode` says, and read it."""
+    os.chmod(path, stat.S_IMODE(path.stat().st_mode) & (mode | stat.S_IRUSR))
 
 
 @contextmanager
 def _hidden(out: Path, make: Callable[[Path], object]) -> Iterator[Path]:
     _remove_stale(out)
-    hidden, lock = _locked(out, make)
+    hidden, lock = out.with_name(f"{_begin(out)}{secrets.token_hex(4)}{_END}"), -1
     try:
-        yield hidden
-    finally:
-        with suppress(FileNotFoundError):  # it has its own name now
+        try:
+            lock = _locked(hidden, make)
+            yield hidden
+        finally:
             _remove(hidden)
-        os.close(lock)
+    finally:
+        _remove(hidden)  # again: Ctrl-C may have come while it was removed
+        if lock >= 0:
+            os.close(lock)
 
 
-def _locked(out: Path, make: Callable[[Path], object]) -> tuple[Path, int]:
+def _begin(out: Path) -> str:
+    # A name has 255 bytes at most, and the hidden one is longer.
+    return f".{os.fsdecode(os.fsencode(out.name)[:200])}.torchmove-"
+
+
+def _locked(hidden: Path, make: Callable[[Path], object]) -> int:
     while True:
-        hidden = out.with_name(f".{out.name}.torchmove-{secrets.token_hex(4)}.partial")
         make(hidden)
-        lock = os.open(hidden, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(lock, fcntl.LOCK_EX)
         # Between making and locking it, somebody may have taken it for a stale one.
         with suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(hidden), os.fstat(lock)):
-                return hidden, lock
-        os.close(lock)
+            lock = os.open(hidden, os.O_RDONLY | os.O_CLOEXEC)
+            with suppress(OSError):  # a file system without locks: nobody takes anything for stale there
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is(hidden, lock):
+                return lock
+            os.close(lock)
 
 
-def _make_file(path: Path) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+def _is(path: Path, descriptor: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    return False
 
 
 def _remove_stale(out: Path) -> None:
     """What an earlier one left when it was killed: nobody holds its lock."""
-    begin, end = f".{out.name}.torchmove-", ".partial"
     for name in os.listdir(out.parent):
-        if not (name.startswith(begin) and name.endswith(end)):
+        if not (name.startswith(_begin(out)) and name.endswith(_END)):
             continue
         with suppress(OSError):
             lock = os.open(out.parent / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -95,23 +115,22 @@ def _remove_stale(out: Path) -> None:
 
 
 def _remove(path: Path) -> None:
+    """If it is still there, and does not have its own name by now."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def _link(hidden: Path, out: Path) -> None:
     """A name that is given only if it is free."""
     try:
         os.link(hidden, out)
-    except FileExistsError:
-        raise Unfit("R069", "is there already") from None
     except OSError as error:
+        refuse_taken(out, folder=False, overwrite=False)
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
-        refuse_existing(out)  # a file system without links: the best there is
-        os.rename(hidden, out)
+        os.rename(hidden, out)  # a file system without links: the best there is
 
 
 def _persist(path: Path) -> None:
@@ -120,3 +139,8 @@ def _persist(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _persist_folder(path: Path) -> None:
+    with suppress(OSError):  # not every file system does that with folders
+        _persist(path)

@@ -8,9 +8,9 @@ few MiB at a time. What was written is read back, compared, and loaded by torch 
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,22 +19,22 @@ import torch
 from torchmove._collector import without_collector
 from torchmove._progress import Bar
 from torchmove._records import Advance
-from torchmove.checkpoints import shards
+from torchmove.checkpoints import placing, shards
 from torchmove.checkpoints.archive import Archive, Record, check
 from torchmove.checkpoints.contents import Entry
 from torchmove.checkpoints.files import Source, Stamp
-from torchmove.checkpoints.inspecting import inspect, is_safetensors
+from torchmove.checkpoints.inspecting import inspect
 from torchmove.checkpoints.judging import judge
-from torchmove.checkpoints.landing import new_file, new_folder, refuse_existing
+from torchmove.checkpoints.kinds import SAFETENSORS, kind_of
+from torchmove.checkpoints.landing import close_file, make_file, new_file, new_folder
 from torchmove.checkpoints.packing import Packer
 from torchmove.checkpoints.reading import Reading
-from torchmove.checkpoints.refusing import Unfit, naming
+from torchmove.checkpoints.refusing import Unfit, naming, refused
 from torchmove.checkpoints.relocated import Relocated
 from torchmove.checkpoints.rewriting import rewritten
 from torchmove.checkpoints.torchfiles import PICKLE, TorchFile
 from torchmove.checkpoints.values import meaning
 from torchmove.checkpoints.walking import walk
-from torchmove.report import readable_bytes
 
 # torch can name these, and has no storages there that a file could be loaded into.
 _WITHOUT_STORAGES = {
@@ -48,6 +48,7 @@ class _Rewrite(NamedTuple):
 
     path: Path
     stamp: Stamp
+    mode: int
     pickled: bytes
     meaning: str
     byteorder: str
@@ -66,9 +67,10 @@ def relocate(
 ) -> Relocated:
     """Write a checkpoint of torch.save to `out`, with all its storages on the device `to`.
 
-    For a sharded checkpoint `out` is a new folder, with the files that the index names and the index. The original is
-    not touched; `out` appears when it is whole and proved, or not at all. What is there already is kept, unless it is a
-    file and `overwrite=True`. Needs the memory of the pickle and a few MiB, whatever the size of the tensors.
+    A file becomes a file; a folder, or its index, a new folder, with the files that the index names and the index. The
+    original is not touched; `out` appears when it is whole and proved, or not at all. What is there already is kept,
+    unless it is an ordinary file, the result is one too, and `overwrite=True`. Nobody may do more with the result than
+    with the original. Needs the memory of the pickle and a few MiB, whatever the size of the tensors.
 
     Raises CheckpointRefused for what `inspect` refuses too; for what torch does not load weights-only; and where there
     is nothing to do: a .safetensors file names no device, and loads on any as it is.
@@ -80,22 +82,21 @@ def relocate(
         file = shards.chosen(Path(path))
         index = shards.read(file) if shards.is_index(file) else None
         files = [file] if index is None else [index.path(name) for name in index.files]
+        folder = index is not None or Path(path).is_dir()
     work = [_prepared(each, target) for each in files]
     with naming(path):
         if not any(rewrite.storages for rewrite in work):
             raise Unfit("R070", f"all of it is on {target} already")
     with naming(place):
-        _check_place(place, files, overwrite=overwrite and index is None)
+        placing.check(os.fspath(out), files, folder=folder, overwrite=overwrite)
         total = sum(rewrite.stamp.nbytes for rewrite in work)
         with Bar(2 * total, f"{place.name} to {target}", wanted=progress) as bar:
-            if index is None:
-                with new_file(place, overwrite=overwrite) as hidden:
-                    loaded = _written(work[0], hidden, target, bar.advance)
+            write = partial(_written, target=target, advance=bar.advance)
+            if folder:
+                loaded = _write_folder(place, work, index, write)
             else:
-                with new_folder(place) as hidden:
-                    shutil.copyfile(index.listing, hidden / index.listing.name)
-                    each_loaded = [_written(each, hidden / each.path.name, target, bar.advance) for each in work]
-                    loaded = all(each_loaded)
+                with new_file(place, work[0].mode, overwrite=overwrite) as hidden:
+                    loaded = write(work[0], hidden)
     moved = sum(rewrite.storages for rewrite in work)
     return Relocated(before, inspect(place), target, moved, loaded, time.monotonic() - began)
 
@@ -113,7 +114,7 @@ def _location(to: str | torch.device) -> str:
 
 def _prepared(path: Path, target: str) -> _Rewrite:
     with naming(path), without_collector(), Source(path) as source:
-        if is_safetensors(source):
+        if kind_of(source) == SAFETENSORS:
             raise Unfit("R070", "a safetensors file names no device: it loads on any, as it is")
         file = TorchFile(source)
         reading = file.reading
@@ -125,28 +126,41 @@ def _prepared(path: Path, target: str) -> _Rewrite:
         if said != meaning(after.value) or any(word != target for word in after.places):
             raise Unfit("R071", "its pickle uses the name of a device for something else too, in a way of its own")
         storages = sum(stored.device != target for stored in reading.storages.values())
-        return _Rewrite(path, source.stamp, pickled, said, file.byteorder, file.alignment, entries, storages)
+        return _Rewrite(
+            path, source.stamp, source.mode, pickled, said, file.byteorder, file.alignment, entries, storages
+        )
 
 
-def _check_place(place: Path, files: Iterable[Path], *, overwrite: bool) -> None:
-    exists = os.path.lexists(place)
-    if place.exists() and any(place.samefile(each) or place.samefile(each.parent) for each in files):
-        raise Unfit("R069", "is the checkpoint itself")
-    if exists and (not overwrite or place.is_dir()):
-        refuse_existing(place)
-    needs, has = sum(each.stat().st_size for each in files), shutil.disk_usage(place.parent).free
-    if needs > has:
-        raise Unfit("R061", f"needs {readable_bytes(needs)}, and {readable_bytes(has)} are free there")
+def _write_folder(
+    place: Path, work: list[_Rewrite], index: shards.Shards | None, write: Callable[[_Rewrite, Path], bool]
+) -> bool:
+    loaded = True
+    with new_folder(place, work[0].path.parent.stat().st_mode & 0o777) as hidden:
+        if index is not None:
+            listing = hidden / index.listing.name
+            make_file(listing, index.mode)
+            listing.write_bytes(index.raw)
+            close_file(listing, index.mode)
+        for rewrite in work:
+            file = hidden / rewrite.path.name
+            make_file(file, rewrite.mode)
+            loaded &= write(rewrite, file)
+    return loaded
 
 
-def _written(rewrite: _Rewrite, hidden: Path, target: str, advance: Advance) -> bool:
+def _written(rewrite: _Rewrite, hidden: Path, *, target: str, advance: Advance) -> bool:
     """Write the file, and prove it."""
     with Source(rewrite.path) as source:
         _unchanged(rewrite, source)
-        checksums = _copy(Archive(source), rewrite, hidden, advance)
+        try:
+            checksums = _copy(Archive(source), rewrite, hidden, advance)
+        except Unfit as unfit:
+            _unchanged(rewrite, source)
+            raise refused(rewrite.path, unfit) from None  # it is the original that is at fault
         _unchanged(rewrite, source)
     with without_collector(), Source(hidden) as result:
         _compare(result, checksums, rewrite, target, advance)
+    close_file(hidden, rewrite.mode)
     return judge(hidden, rewrite.byteorder, rewrite.entries, anywhere=target == "cpu")
 
 

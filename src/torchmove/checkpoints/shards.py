@@ -7,28 +7,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchmove.checkpoints.files import Source
+from torchmove.checkpoints.kinds import DISTRIBUTED, SUFFIXES, refuse_other
 from torchmove.checkpoints.refusing import Unfit, in_a_line
 from torchmove.checkpoints.safetensors import parsed
 
 _INDEX = ".index.json"
-_SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 _MOST_INDEX_BYTES = 32 << 20
 _MOST_FILES = 10_000
 
 
 class Shards(NamedTuple):
-    """The index, and the names of the tensors in each file that it names."""
+    """The index as it was read, and the names of the tensors in each file that it names."""
 
     listing: Path
+    raw: bytes
+    mode: int
     files: dict[str, list[str]]
 
     def path(self, file: str) -> Path:
-        """The file itself; refused if it is no longer in the folder once all links are followed."""
+        # The index is data, and names files of its own folder alone. A link in that folder is followed: the Hugging
+        # Face cache consists of them.
         path = self.listing.parent / file
-        if Path(os.path.realpath(path)).parent != Path(os.path.realpath(self.listing.parent)):
-            raise Unfit("R068", f"its file {in_a_line(file, 100)!r} is a link that leads out of the folder")
         if not path.exists():
-            raise Unfit("R068", f"its file {in_a_line(file, 100)!r} is not there")
+            what = "is a link to nothing" if path.is_symlink() else "is not there"
+            raise Unfit("R068", f"its file {in_a_line(file, 100)!r} {what}")
         return path
 
 
@@ -38,12 +40,21 @@ def chosen(path: Path) -> Path:
         return path
     names = sorted(os.listdir(path))
     indices = [name for name in names if name.endswith(_INDEX)]
-    files = indices or [name for name in names if name.endswith(_SUFFIXES) and not name.startswith(".")]
+    files = indices or [name for name in names if name.endswith(SUFFIXES) and not name.startswith(".")]
     if len(files) != 1:
-        there = ", ".join(in_a_line(name, 60) for name in files[:4]) + (", ..." if files[4:] else "")
-        why = f"a folder with {len(files)} checkpoints: {there}" if files else "a folder without a checkpoint in it"
-        raise Unfit("R062", why, "name the file, or the index, that is meant" if files else "")
+        raise _unclear(names, files)
     return path / files[0]
+
+
+def _unclear(names: list[str], files: list[str]) -> Unfit:
+    if any(name.endswith(".distcp") for name in names):
+        return DISTRIBUTED.refused()
+    if {"blobs", "snapshots"} <= set(names):
+        return Unfit("R062", "a model's folder in the Hugging Face cache", "name one of the folders in its snapshots/")
+    if not files:
+        return Unfit("R062", "a folder without a checkpoint in it")
+    there = ", ".join(in_a_line(name, 60) for name in files[:4]) + (", ..." if files[4:] else "")
+    return Unfit("R062", f"a folder with {len(files)} checkpoints: {there}", "name the one that is meant")
 
 
 def is_index(path: Path) -> bool:
@@ -54,7 +65,10 @@ def read(index: Path) -> Shards:
     with Source(index) as source:
         if source.nbytes > _MOST_INDEX_BYTES:
             raise Unfit("R067", f"an index of {source.nbytes} bytes")
-        found = parsed(source.read(0, source.nbytes), "the index").get("weight_map")
+        raw, mode = source.read(0, source.nbytes), source.mode
+    if not raw.lstrip().startswith(b"{"):
+        refuse_other(raw[:500])
+    found = parsed(raw, "the index").get("weight_map")
     if not isinstance(found, dict) or not found:
         raise Unfit("R062", "JSON without a weight_map, so not the index of a checkpoint")
     files: dict[str, list[str]] = {}
@@ -62,12 +76,12 @@ def read(index: Path) -> Shards:
         files.setdefault(_inside(file), []).append(name)
     if len(files) > _MOST_FILES:
         raise Unfit("R067", f"an index of {len(files)} files")
-    return Shards(index, dict(sorted(files.items())))
+    return Shards(index, raw, mode, dict(sorted(files.items())))
 
 
 def _inside(file: object) -> str:
     """The name of a file in the same folder, and nothing else."""
-    good = isinstance(file, str) and file.endswith(_SUFFIXES) and not set(file) & {"/", "\\", "\0"}
+    good = isinstance(file, str) and file.endswith(SUFFIXES) and not set(file) & {"/", "\\", "\0"}
     if not good or not isinstance(file, str) or file.startswith("."):
         raise Unfit("R068", f"it names {in_a_line(repr(file), 100)}, which is no file of the folder")
     return file

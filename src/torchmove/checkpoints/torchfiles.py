@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from torchmove.checkpoints.archive import LOCAL_MARK, Archive
+from torchmove.checkpoints.archive import Archive, names
 from torchmove.checkpoints.files import Source
+from torchmove.checkpoints.kinds import refuse_other_zip
 from torchmove.checkpoints.reading import Reading
 from torchmove.checkpoints.refusing import Unfit
 
 PICKLE = "data.pkl"
 _MOST_PICKLE_BYTES = 64 << 20
-# The pickle of the number that files of torch.save began with before they were zips.
-_OLD = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 class TorchFile:
     def __init__(self, source: Source) -> None:
-        _is_zip(source)
+        refuse_other_zip(names(source))
         self.source = source
         self.archive = Archive(source)
-        if "constants.pkl" in self.archive.records:
-            raise Unfit("R063", "a TorchScript program", "torch.jit.load(..., map_location=), and save its state_dict")
         self.pickled = self.archive.read(PICKLE, _MOST_PICKLE_BYTES)
         self.reading = Reading(self.pickled, self.archive.records)
         self.alignment = self._alignment()
@@ -45,13 +42,3 @@ class TorchFile:
 
     def _small(self, name: str, default: bytes) -> bytes:
         return self.archive.read(name, 16) if name in self.archive.records else default
-
-
-def _is_zip(source: Source) -> None:
-    begin = source.read(0, min(source.nbytes, len(_OLD)))
-    if begin == _OLD:
-        raise Unfit("R063", "a file as torch.save wrote it before 1.6, or with _use_new_zipfile_serialization=False")
-    if not begin:
-        raise Unfit("R062", "an empty file")
-    if not begin.startswith(LOCAL_MARK[: len(begin)]):
-        raise Unfit("R062", f"begins with {begin[:8]!r}, as no checkpoint does")

@@ -35,10 +35,10 @@ def inspect(file: Path, as_json: bool, html: Path | None) -> None:
     shell_complete=devices_like,
     help="The device that it shall load on.",
 )
-@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The file or folder to write.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@click.option("-o", "--out", required=True, type=click.Path(), help="The file to write; for a folder, the folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an ordinary file that is there; a folder never.")
 @as_json
-def relocate(file: Path, to: str, out: Path, overwrite: bool, as_json: bool) -> None:
+def relocate(file: Path, to: str, out: str, overwrite: bool, as_json: bool) -> None:
     """Rewrite a checkpoint so that it loads on a machine without the device it was saved from.
 
     Only the names of devices change; the bytes of the tensors are copied as they are, and compared afterwards. OUT is

@@ -1,0 +1,70 @@
+"""May the result have this place? A free one, or that of an ordinary file that may go; with a name that fits.
+
+A file becomes a file, and a folder or its index a folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Collection
+from pathlib import Path
+
+from torchmove.checkpoints.kinds import SUFFIXES
+from torchmove.checkpoints.refusing import Unfit
+from torchmove.report import readable_bytes
+
+_FILES = (*SUFFIXES, ".ckpt", ".json")
+_OTHER_FILES = (".safetensors", ".json")
+_ANOTHER = "name another place"
+_REPLACE = f"{_ANOTHER}; or have it replaced: overwrite=True, on the command line --overwrite"
+_REMOVE = f"{_ANOTHER}, or remove it first: overwriting is for single files"
+_NOT_ORDINARY = "and only an ordinary file is replaced"
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def check(out: str, sources: Collection[Path], *, folder: bool, overwrite: bool) -> None:
+    """Refuses what cannot be the place of the result. `folder`: the result is one."""
+    place = Path(out)
+    _refuse_name(out, folder=folder)
+    if place.exists() and any(place.samefile(each.parent if folder else each) for each in sources):
+        raise Unfit("R069", "is the checkpoint itself", f"{_ANOTHER}: the original stays as it is")
+    refuse_taken(place, folder=folder, overwrite=overwrite)
+    if not place.parent.is_dir():
+        raise Unfit("R061", "the folder that it shall be in is not there", "make that folder first")
+    needs, has = sum(each.stat().st_size for each in sources), shutil.disk_usage(place.parent).free
+    if needs > has:
+        raise Unfit("R061", f"needs {readable_bytes(needs)}, and {readable_bytes(has)} are free there")
+
+
+def refuse_taken(out: Path, *, folder: bool, overwrite: bool) -> None:
+    """Only an ordinary file is replaced, and only by a file: no folder, no pipe or device; and no link, which would
+    leave open whether it goes or what it leads to."""
+    try:
+        mode = os.lstat(out).st_mode
+    except FileNotFoundError:
+        return
+    if folder:
+        raise Unfit("R069", "is there already", _REMOVE)
+    if stat.S_ISDIR(mode):
+        raise Unfit("R069", "is a folder", "name a file in it")
+    if stat.S_ISLNK(mode):
+        raise Unfit("R069", f"is a link, {_NOT_ORDINARY}", "name what it leads to, or another place")
+    if not stat.S_ISREG(mode):
+        what = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise Unfit("R069", f"is {what}, {_NOT_ORDINARY}", _ANOTHER)
+    if not overwrite:
+        raise Unfit("R069", "is there already", _REPLACE)
+
+
+def _refuse_name(out: str, *, folder: bool) -> None:
+    name = os.path.basename(out.rstrip(os.sep)).lower()
+    if "\0" in out:
+        raise Unfit("R061", "no name that a file can have")
+    if folder and name.endswith(_FILES):
+        raise Unfit("R073", "is the name of a file, and the result is a folder", "name a folder")
+    if not folder and out.endswith(os.sep):
+        raise Unfit("R073", "is the name of a folder, and the result is a file", "name a file in it")
+    if not folder and name.endswith(_OTHER_FILES):
+        raise Unfit("R073", "is a name of another kind of file than torch.save's, which the result is", "name it .pt")
