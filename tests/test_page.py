@@ -24,7 +24,7 @@ from zoo import ZOO
 
 import torchmove as tm
 from torchmove._move import plan_for
-from torchmove.report import counted, readable_bytes, readable_seconds
+from torchmove.report import counted, listed, readable_bytes, readable_seconds
 
 HOSTILE = "</script><script>hurt = 1</script><img src=x onerror='hurt = 1'>\"><b>&amp;<!--"
 ALONE = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
@@ -246,6 +246,44 @@ def test_many_findings_are_folded_and_very_many_are_counted():
     assert "Findings (1000)" in words
     assert "394 more" in words
     assert "and 600 more: to_json() has all of them" in words
+
+
+def many_roots(make: str) -> Any:
+    """A noun of a thousand objects, each given by itself."""
+    modules = [nn.Linear(1, 1).to("twin:0" if make == "park" else "cpu") for _ in range(1000)]
+    if make == "park":
+        return tm.park(*modules)
+    return tm.survey(*modules) if make == "survey" else getattr(tm, make)(*modules, to="twin:0")
+
+
+@pytest.mark.parametrize("make", ["survey", "plan", "move", "park"])
+def test_a_heading_names_a_few_objects_and_counts_the_rest(make):
+    noun = many_roots(make)
+    for title in (noun.sheet().title, noun.page().title, str(noun).splitlines()[0], repr(noun)):
+        assert "model, model_2, model_3, model_4, model_5, model_6 and 994 more" in title
+        assert len(title) < 250
+    if make == "survey":
+        assert json.loads(noun.to_json())["roots"][-1] == "model_1000"
+
+
+def test_a_heading_has_all_the_names_of_few_objects_and_cuts_a_very_long_one():
+    assert listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d, e, f"
+    assert listed([]) == ""
+    assert listed(["x" * 101, "y" * 100]) == f"{'x' * 97}..., {'y' * 100}"
+
+
+def test_many_lines_of_one_kind_are_counted():
+    """Devices that are remembered, refusals and findings: forty of each, and all of them as JSON."""
+    holders = [nn.Module() for _ in range(100)]
+    for holder in holders:
+        holder.device, holder.graph = torch.device("cpu"), torch.ones(1, requires_grad=True) * 2
+    plan = tm.plan(holders, to="twin:0")
+    lines = str(plan).splitlines()
+    assert sum("R0" in line for line in lines) == 40
+    assert sum(".device: cpu -> twin:0" in line for line in lines) == 40
+    assert lines.count("  ... and 60 more: to_json() has all of them") == 3  # and the table of what moves
+    facts = json.loads(plan.to_json())
+    assert len(facts["refusals"]) == len(facts["repoints"]) == 100
 
 
 def fails(model: nn.Module, batch: Tensor) -> None:
