@@ -191,6 +191,18 @@ def test_shared_storages_and_further_paths_are_told():
     assert [path for _, path in data["also"]] == ["model.head.weight"]
 
 
+def test_without_scripts_the_largest_tensors_are_there_under_their_paths():
+    model, optimizer = in_mid_training()
+    plan = tm.plan(model, optimizer, to="twin:0")
+    said = re.search(r"<noscript>(.*)</noscript>", plan.to_html(), re.S)[1]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", said)[1:]]
+    slots = sorted(plan.inventory.slots, key=lambda slot: -slot.nbytes)[:40]
+    assert len(rows) == min(40, len(slots))
+    assert {html.unescape(row[0]) for row in rows} <= {str(slot.path) for slot in plan.inventory.slots}
+    assert [row[2] for row in rows] == [readable_bytes(slot.nbytes) for slot in slots]
+    assert rows[0][1:] == ["parameter", "4 KiB", "cpu", "twin:0"]
+
+
 def test_an_archive_does_not_pretend_to_know_dtypes():
     receipt = tm.move(*in_mid_training(), to="twin:0")
     assert not island(receipt.plan.to_html())["dtype"]
@@ -441,6 +453,28 @@ def test_opening_a_part_shows_what_is_in_it_and_the_trail_leads_back(show, plan)
     page.get_by_role("navigation").get_by_role("button", name="everything").click()
     assert crumbs(page) == ["everything"]
     assert sorted(names(page)) == ["model", "optimizer.state.model"]
+
+
+def test_a_part_deep_in_the_map_is_opened_with_all_that_is_above_it_in_the_trail(show, plan):
+    page = show(plan)
+    cell(page, "layers").click()
+    assert crumbs(page)[0] == "everything"
+    above = crumbs(page)[1]
+    assert above in ("model", "optimizer.state.model")
+    assert crumbs(page)[2:] == ["layers"]
+    page.keyboard.press("Escape")
+    assert crumbs(page) == ["everything", above]
+    page.keyboard.press("Escape")
+    assert crumbs(page) == ["everything"]
+
+
+def test_what_an_optimizer_keeps_is_a_part_of_its_own_laid_out_like_the_model(show, plan):
+    page = show(plan)
+    cell(page, "optimizer.state.model").click()
+    assert sorted(names(page)) == ["layers", "words.weight"]
+    page.fill("#search", "exp_avg_sq layers[1] bias")
+    page.locator("#rows-inside .row").click()
+    assert crumbs(page) == ["everything", "optimizer.state.model", "layers", "[1]", "bias"]
 
 
 def test_the_map_is_gone_through_by_keyboard(show, plan):
@@ -705,6 +739,17 @@ def test_the_page_of_every_animal_opens(make, show):
     if inventory.slots:
         assert page.locator("html[data-ready]").count() == 1
         assert page.locator("#count").inner_text() == counted(len(inventory.slots), "tensor")
+
+
+def test_without_scripts_all_but_the_map_and_the_list_can_be_read(show):
+    page = show(tm.verify(Model(), on="twin:0"), java_script_enabled=False)
+    assert page.locator("#map, #rows, #theme").filter(visible=True).count() == 0
+    words = page.locator("main").inner_text()
+    assert "FINDINGS" in words.upper()
+    assert "The largest tensors" in words
+    assert "model.words.weight" in words
+    page.locator(".points summary").click()  # what is folded opens
+    assert page.get_by_text("model.table", exact=True).first.is_visible()
 
 
 def test_a_notebook_runs_the_page_in_its_frame(show, plan):
