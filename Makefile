@@ -1,4 +1,4 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Each sets up what it needs, once.
+# On a fresh machine: `make demo`, `make test`, `make docs`. Each sets up what it needs, once.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
@@ -53,16 +53,19 @@ clean:
 	rm -rf .venv .venv-ecosystem build
 
 $(READY): pyproject.toml constraints.txt
+	@echo "Setting up .venv: torch and the tests' packages. The first time this downloads them, and takes a few minutes."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,check]'
 	touch $(READY)
 
 $(DOCS_READY): $(READY)
+	@echo "Setting up .venv: mkdocs and what it needs."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[docs]'
 	touch $(DOCS_READY)
 
 $(ECOSYSTEM_READY): pyproject.toml constraints-ecosystem.txt
+	@echo "Setting up .venv-ecosystem: torch and the libraries, gigabytes. The first time this takes many minutes."
 	$(PYTHON) -m venv .venv-ecosystem
 	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt setuptools torch==2.13.0
 	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt $(LIBRARIES)

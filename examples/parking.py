@@ -35,7 +35,7 @@ def other_work(device: torch.device) -> str:
 def main() -> None:
     device = second_device()
     torch.manual_seed(0)
-    width = 8 if device.type == "lazy" else 2048
+    width = 64 if device.type == "lazy" else 2048
     model = nn.Sequential(nn.Linear(width, 4 * width), nn.Tanh(), nn.Linear(4 * width, width))
     optimizer = torch.optim.AdamW(model.parameters())
     tm.move(model, optimizer, to=device)

@@ -379,6 +379,26 @@ def test_an_optimizer_made_before_the_move_trains_the_model(route):
     assert bits(model[0].weight) != before
 
 
+def test_plain_to_loses_what_hangs_on_a_parameter_that_it_replaces(twin):
+    def hung() -> tuple[nn.Linear, list[int], weakref.ref[nn.Parameter]]:
+        model, calls = nn.Linear(1, 1), []
+        model.weight.note = "decays"
+        model.weight.register_hook(lambda grad: calls.append(1))
+        return model, calls, weakref.ref(model.weight)
+
+    def used(model: nn.Linear) -> None:
+        model(torch.ones(1, 1, device="twin:0")).sum().backward()
+
+    lost, calls, watched = hung()
+    lost.to("twin:0")
+    used(lost)
+    assert (hasattr(lost.weight, "note"), calls, watched()) == (False, [], None)
+    kept, calls, watched = hung()
+    tm.move(kept, to="twin:0")
+    used(kept)
+    assert (kept.weight.note, calls, watched()) == ("decays", [1], kept.weight)
+
+
 def test_plain_to_orphans_the_optimizer_and_verify_says_so(twin):
     model, optimizer = trained(torch.optim.SGD)
     model.to("twin:0")

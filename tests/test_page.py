@@ -24,7 +24,7 @@ from zoo import ZOO
 
 import torchmove as tm
 from torchmove._move import plan_for
-from torchmove.report import counted, readable_bytes, readable_seconds
+from torchmove.report import counted, listed, readable_bytes, readable_seconds
 
 HOSTILE = "</script><script>hurt = 1</script><img src=x onerror='hurt = 1'>\"><b>&amp;<!--"
 ALONE = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
@@ -191,6 +191,18 @@ def test_shared_storages_and_further_paths_are_told():
     assert [path for _, path in data["also"]] == ["model.head.weight"]
 
 
+def test_without_scripts_the_largest_tensors_are_there_under_their_paths():
+    model, optimizer = in_mid_training()
+    plan = tm.plan(model, optimizer, to="twin:0")
+    said = re.search(r"<noscript>(.*)</noscript>", plan.to_html(), re.S)[1]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", said)[1:]]
+    slots = sorted(plan.inventory.slots, key=lambda slot: -slot.nbytes)[:40]
+    assert len(rows) == min(40, len(slots))
+    assert {html.unescape(row[0]) for row in rows} <= {str(slot.path) for slot in plan.inventory.slots}
+    assert [row[2] for row in rows] == [readable_bytes(slot.nbytes) for slot in slots]
+    assert rows[0][1:] == ["parameter", "4 KiB", "cpu", "twin:0"]
+
+
 def test_an_archive_does_not_pretend_to_know_dtypes():
     receipt = tm.move(*in_mid_training(), to="twin:0")
     assert not island(receipt.plan.to_html())["dtype"]
@@ -246,6 +258,44 @@ def test_many_findings_are_folded_and_very_many_are_counted():
     assert "Findings (1000)" in words
     assert "394 more" in words
     assert "and 600 more: to_json() has all of them" in words
+
+
+def many_roots(make: str) -> Any:
+    """A noun of a thousand objects, each given by itself."""
+    modules = [nn.Linear(1, 1).to("twin:0" if make == "park" else "cpu") for _ in range(1000)]
+    if make == "park":
+        return tm.park(*modules)
+    return tm.survey(*modules) if make == "survey" else getattr(tm, make)(*modules, to="twin:0")
+
+
+@pytest.mark.parametrize("make", ["survey", "plan", "move", "park"])
+def test_a_heading_names_a_few_objects_and_counts_the_rest(make):
+    noun = many_roots(make)
+    for title in (noun.sheet().title, noun.page().title, str(noun).splitlines()[0], repr(noun)):
+        assert "model, model_2, model_3, model_4, model_5, model_6 and 994 more" in title
+        assert len(title) < 250
+    if make == "survey":
+        assert json.loads(noun.to_json())["roots"][-1] == "model_1000"
+
+
+def test_a_heading_has_all_the_names_of_few_objects_and_cuts_a_very_long_one():
+    assert listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d, e, f"
+    assert listed([]) == ""
+    assert listed(["x" * 101, "y" * 100]) == f"{'x' * 97}..., {'y' * 100}"
+
+
+def test_many_lines_of_one_kind_are_counted():
+    """Devices that are remembered, refusals and findings: forty of each, and all of them as JSON."""
+    holders = [nn.Module() for _ in range(100)]
+    for holder in holders:
+        holder.device, holder.graph = torch.device("cpu"), torch.ones(1, requires_grad=True) * 2
+    plan = tm.plan(holders, to="twin:0")
+    lines = str(plan).splitlines()
+    assert sum("R0" in line for line in lines) == 40
+    assert sum(".device: cpu -> twin:0" in line for line in lines) == 40
+    assert lines.count("  ... and 60 more: to_json() has all of them") == 3  # and the table of what moves
+    facts = json.loads(plan.to_json())
+    assert len(facts["refusals"]) == len(facts["repoints"]) == 100
 
 
 def fails(model: nn.Module, batch: Tensor) -> None:
@@ -403,6 +453,28 @@ def test_opening_a_part_shows_what_is_in_it_and_the_trail_leads_back(show, plan)
     page.get_by_role("navigation").get_by_role("button", name="everything").click()
     assert crumbs(page) == ["everything"]
     assert sorted(names(page)) == ["model", "optimizer.state.model"]
+
+
+def test_a_part_deep_in_the_map_is_opened_with_all_that_is_above_it_in_the_trail(show, plan):
+    page = show(plan)
+    cell(page, "layers").click()
+    assert crumbs(page)[0] == "everything"
+    above = crumbs(page)[1]
+    assert above in ("model", "optimizer.state.model")
+    assert crumbs(page)[2:] == ["layers"]
+    page.keyboard.press("Escape")
+    assert crumbs(page) == ["everything", above]
+    page.keyboard.press("Escape")
+    assert crumbs(page) == ["everything"]
+
+
+def test_what_an_optimizer_keeps_is_a_part_of_its_own_laid_out_like_the_model(show, plan):
+    page = show(plan)
+    cell(page, "optimizer.state.model").click()
+    assert sorted(names(page)) == ["layers", "words.weight"]
+    page.fill("#search", "exp_avg_sq layers[1] bias")
+    page.locator("#rows-inside .row").click()
+    assert crumbs(page) == ["everything", "optimizer.state.model", "layers", "[1]", "bias"]
 
 
 def test_the_map_is_gone_through_by_keyboard(show, plan):
@@ -667,6 +739,17 @@ def test_the_page_of_every_animal_opens(make, show):
     if inventory.slots:
         assert page.locator("html[data-ready]").count() == 1
         assert page.locator("#count").inner_text() == counted(len(inventory.slots), "tensor")
+
+
+def test_without_scripts_all_but_the_map_and_the_list_can_be_read(show):
+    page = show(tm.verify(Model(), on="twin:0"), java_script_enabled=False)
+    assert page.locator("#map, #rows, #theme").filter(visible=True).count() == 0
+    words = page.locator("main").inner_text()
+    assert "FINDINGS" in words.upper()
+    assert "The largest tensors" in words
+    assert "model.words.weight" in words
+    page.locator(".points summary").click()  # what is folded opens
+    assert page.get_by_text("model.table", exact=True).first.is_visible()
 
 
 def test_a_notebook_runs_the_page_in_its_frame(show, plan):

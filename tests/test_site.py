@@ -83,6 +83,16 @@ def test_what_is_broken_is_an_error(page, words, tmp_path):
     assert build(tmp_path, tmp_path / "site").returncode != 0
 
 
+# ---------------------------------------------------------------- the first page, with or without mkdocs
+
+
+def test_the_first_pages_table_leads_to_every_page_of_the_site_in_its_order_of_chapters():
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    table = re.findall(r"^\| .* \| (.*) \|$", (ROOT / "docs" / "index.md").read_text(), re.M)
+    linked = [link for cell in table for link in re.findall(r"\]\((\S+\.md)\)", cell)]
+    assert listed == ["index.md", *linked]
+
+
 # ---------------------------------------------------------------- the docstrings, with or without mkdocs
 
 

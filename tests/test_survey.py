@@ -6,12 +6,14 @@ import functools
 import json
 import sys
 import threading
+from collections import Counter
 
 import torch
 from torch import nn
 from zoo import ZOO, numbers
 
 import torchmove as tm
+from torchmove._names import _unused
 
 
 def paths(*objects):
@@ -38,6 +40,22 @@ def test_paths_of_optimizer_state_can_be_pasted():
 
 def test_objects_without_a_name_are_named_by_kind():
     assert paths(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)) == ["model.weight", "model_2.weight"]
+
+
+def test_a_thousand_objects_without_a_name_are_named_without_asking_for_every_name_each_time():
+    class Asked(dict):
+        count = 0
+
+        def __contains__(self, name):
+            Asked.count += 1
+            return super().__contains__(name)
+
+    taken, counts = Asked(model_3=0), Counter()
+    for _ in range(1000):
+        taken[_unused("model", taken, counts)] = 0
+    assert [*taken][:4] == ["model_3", "model", "model_2", "model_4"]
+    assert len(taken) == 1001
+    assert Asked.count <= 2001
 
 
 def test_a_parameter_is_named_by_its_model_whatever_the_order():

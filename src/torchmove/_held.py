@@ -19,6 +19,7 @@ from torchmove._interrupts import HeldInterrupts
 from torchmove._paths import Path
 from torchmove._records import Held, Plan, Slot
 from torchmove._storage import Watch, held_elsewhere, storage_key
+from torchmove.report import listed
 
 
 class OldStorages:
@@ -44,7 +45,7 @@ class OldStorages:
         with suppress(Exception):  # the state is where it should be; who else holds what is a help, no more
             holders = _holders({watch.storage for _, _, watch in alive}) if alive else {}
         return tuple(
-            Held(path, size, "; ".join(holders.get(watch.storage, ())) or "something that Python cannot see")
+            Held(path, size, listed(holders.get(watch.storage, ()), "; ") or "something that Python cannot see")
             for path, size, watch in alive
         )
 

@@ -20,6 +20,7 @@ from torchmove._progress import Bar
 from torchmove._records import Inventory, Plan, Receipt, Refusal, Stages, Verdict, Windows
 from torchmove._stale import STALE, is_current
 from torchmove._storage import plain_torch
+from torchmove.report import listed
 
 Device = torch.device | str | int
 Thoroughness = Literal["quick", "bytes", "off"]
@@ -282,7 +283,7 @@ def agreed(call: str, made: Plan, council: Council | None = None) -> Council | N
 
 def carried_out(*jobs: _apply.Job, began: float, progress: bool, council: Council | None = None) -> list[Receipt]:
     """Apply some plans, all or none, on all ranks or none, with a bar."""
-    words = ", ".join(f"{', '.join(job.plan.inventory.roots)} to {job.plan.target}" for job in jobs)
+    words = listed([f"{listed(job.plan.inventory.roots)} to {job.plan.target}" for job in jobs])
     with Bar(sum(job.plan.nbytes for job in jobs), words, wanted=progress) as bar:
         if council is None:
             return _apply.apply(*jobs, began=began, advance=bar.advance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
 from types import FrameType
 from typing import Any
@@ -35,9 +36,10 @@ def check(objects: Collection[Any]) -> None:
 def names_of(objects: Sequence[Any], frame: FrameType | None) -> dict[str, Any]:
     """A name for each object, in order; an object given twice is there once."""
     named: dict[str, Any] = {}
+    counts: Counter[str] = Counter()
     variables = {} if frame is None else _variables(frame)
     for each in _once(objects):
-        named[_unused(variables.get(id(each)) or _by_kind(each), named)] = each
+        named[_unused(variables.get(id(each)) or _by_kind(each), named, counts)] = each
     return named
 
 
@@ -64,10 +66,10 @@ def _by_kind(value: Any) -> str:
     return type(value).__name__.lower()
 
 
-def _unused(name: str, taken: dict[str, Any]) -> str:
-    count = 2
+def _unused(name: str, taken: Collection[str], counts: Counter[str]) -> str:
+    """The name, or the next of name_2, name_3, ..."""
     unused = name
     while unused in taken:
-        unused = f"{name}_{count}"
-        count += 1
+        counts[name] += 1
+        unused = f"{name}_{counts[name] + 1}"
     return unused

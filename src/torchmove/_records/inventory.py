@@ -16,7 +16,19 @@ from torchmove._records.blocks import Block, Blocks
 from torchmove._records.drawing import drawn
 from torchmove._records.reading import Fact, Owner, Role
 from torchmove._records.slots import Slot, Slots, shape_of
-from torchmove.report import Figure, Page, Point, Points, Reported, Sheet, counted, readable_bytes, table
+from torchmove.report import (
+    Figure,
+    Page,
+    Point,
+    Points,
+    Reported,
+    Sheet,
+    counted,
+    first_of,
+    listed,
+    readable_bytes,
+    table,
+)
 
 
 class Shell(NamedTuple):
@@ -117,13 +129,13 @@ class Inventory(Reported):
         return dict(totals)
 
     def sheet(self) -> Sheet:
-        places = ", ".join(f"{readable_bytes(size)} on {device}" for device, size in self.devices().items())
+        places = listed([f"{readable_bytes(size)} on {device}" for device, size in self.devices().items()])
         count = f"{counted(len(self.slots), 'tensor')} in {counted(len(self.blocks), 'storage')}"
         rows = (self._row(slot) for slot in self.slots)
         columns = ("path", "role", "device", "dtype", "shape", "bytes", "shares with")
         return Sheet(
-            f"{', '.join(self.roots)}: {count}" + (f", {places}" if places else ""),
-            tuple(f"{told.fact.code}  {told.path}: {told.fact.why}" for told in self.told),
+            f"{listed(self.roots)}: {count}" + (f", {places}" if places else ""),
+            first_of([f"{told.fact.code}  {told.path}: {told.fact.why}" for told in self.told]),
             (table("tensors", columns, rows, total=len(self.slots)),),
         )
 
@@ -133,10 +145,8 @@ class Inventory(Reported):
             *(Figure(f"on {device}", readable_bytes(size)) for device, size in self.devices().items()),
         ]
         told = tuple(Point(fact.code, str(path), fact.why, fact.remedy) for path, _, fact in self.told)
-        title = ", ".join(self.roots)
-        return Page(
-            "Inventory", title, figures=tuple(figures), points=(Points("Worth knowing", told),), state=drawn(self)
-        )
+        points = (Points("Worth knowing", told),)
+        return Page("Inventory", listed(self.roots), figures=tuple(figures), points=points, state=drawn(self))
 
     def _row(self, slot: Slot) -> tuple[object, ...]:
         # That an optimizer has the parameter too goes without saying.

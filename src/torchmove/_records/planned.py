@@ -26,6 +26,8 @@ from torchmove.report import (
     State,
     Table,
     counted,
+    first_of,
+    listed,
     readable_bytes,
     table,
 )
@@ -134,21 +136,23 @@ class Plan(Reported):
 
     def sheet(self) -> Sheet:
         verb = "cannot move" if self.refusals else "would move"
-        title = f"{', '.join(self.inventory.roots)}: {verb} to {self.target}: {describe_moves(self)}"
-        lines = [*map(str, self.rooms), *map(str, self.refusals), *map(str, self.notes)]
-        lines += [f"{point.value.path}: {point.value.value!s} -> {point.new!s}" for point in self.repoints]
+        title = f"{listed(self.inventory.roots)}: {verb} to {self.target}: {describe_moves(self)}"
+        lines = (*first_of(self.rooms), *first_of(self.refusals), *first_of(self.notes), *self.repointed())
         moved = (self._row(move) for move in self.moves)
         return Sheet(
             title,
-            tuple(lines),
+            lines,
             (
                 table("moves", ("path", "from", "to", "bytes", "tensors"), moved, total=len(self.moves)),
                 stays_table(self.stays),
             ),
         )
 
+    def repointed(self) -> tuple[str, ...]:
+        return first_of([f"{point.value.path}: {point.value.value!s} -> {point.new!s}" for point in self.repoints])
+
     def page(self) -> Page:
-        roots, count = ", ".join(self.inventory.roots), len(self.refusals)
+        roots, count = listed(self.inventory.roots), len(self.refusals)
         figures = (
             Figure("would move", readable_bytes(self.nbytes), describe_tensors(self)),
             stays_figure(self.stays),

@@ -26,6 +26,8 @@ from torchmove.report import (
     Sheet,
     Timeline,
     counted,
+    first_of,
+    listed,
     readable_bytes,
     readable_seconds,
     table,
@@ -124,26 +126,24 @@ class Receipt(Reported):
         return self.moved_bytes / self.seconds if self.seconds else 0.0
 
     def sheet(self) -> Sheet:
-        plan = self.plan
+        plan, roots = self.plan, listed(self.plan.inventory.roots)
         if not plan.inventory.slots:
-            title = f"{', '.join(plan.inventory.roots)}: no tensors found, nothing moved"
+            title = f"{roots}: no tensors found, nothing moved"
         elif not plan.moves:
-            title = f"{', '.join(plan.inventory.roots)}: all on {plan.target} already, nothing moved"
+            title = f"{roots}: all on {plan.target} already, nothing moved"
         else:
             title = (
-                f"{', '.join(plan.inventory.roots)}: moved to {plan.target}: {describe_moves(plan)} in "
+                f"{roots}: moved to {plan.target}: {describe_moves(plan)} in "
                 f"{self.seconds:.3g} s ({readable_bytes(int(self.bytes_per_second))}/s, {self.mover} mover: {self.why})"
             )
-        lines = [f"{point.value.path}: {point.value.value!s} -> {point.new!s}" for point in plan.repoints]
-        lines += map(str, plan.notes)
+        lines = [*plan.repointed(), *first_of(plan.notes)]
         if self.verdict is not None:
             lines.append(str(self.verdict.sheet().title))
         still = table("still held on the old device", ("path", "bytes", "by"), self.held, total=len(self.held))
         return Sheet(title, tuple(lines), (stays_table(plan.stays), still))
 
     def page(self) -> Page:
-        plan = self.plan
-        roots = ", ".join(plan.inventory.roots)
+        plan, roots = self.plan, listed(self.plan.inventory.roots)
         held = tuple(Point("", str(path), f"{readable_bytes(size)}: {by}") for path, size, by in self.held)
         return Page(
             "Receipt",
@@ -175,7 +175,7 @@ class Receipt(Reported):
     def _said_of(self, stage: Stage) -> str:
         if stage.name != "copy" or not stage.seconds:
             return ""
-        ways = ", ".join(f"{home} to {target}" for home, target in self.plan.moves.ways)
+        ways = listed([f"{home} to {target}" for home, target in self.plan.moves.ways])
         return f"{ways}: {readable_bytes(self.moved_bytes)}, {readable_bytes(int(self.moved_bytes / stage.seconds))}/s"
 
     def facts(self) -> dict[str, Any]:

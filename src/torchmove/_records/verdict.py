@@ -11,7 +11,7 @@ import torch
 from torchmove._errors import VerificationError
 from torchmove._records.drawing import drawn, with_places
 from torchmove._records.inventory import Inventory
-from torchmove.report import Figure, Page, Point, Points, Reported, Sheet, counted
+from torchmove.report import Figure, Page, Point, Points, Reported, Sheet, counted, first_of
 
 
 class Finding(NamedTuple):
@@ -60,11 +60,8 @@ class Verdict(Reported):
         count = f"{counted(self.tensors, 'tensor')} checked for {', '.join(self.checked)}"
         if self.ok:
             return Sheet(f"verified: {count}")
-        shown = self.findings[:40]
-        left_out = len(self.findings) - len(shown)
-        rest = (f"... and {left_out} more: .findings has all of them",) if left_out else ()
         title = f"not as it should be: {counted(len(self.findings), 'finding')} ({count})"
-        return Sheet(title, (*map(str, shown), *rest))
+        return Sheet(title, first_of(self.findings))
 
     def page(self) -> Page:
         figures = (

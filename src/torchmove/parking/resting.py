@@ -22,7 +22,7 @@ from torchmove.parking.down import Down
 from torchmove.parking.homes import Homes, homes_of, placement_back, repoints_back
 from torchmove.parking.mirrors import mirrors
 from torchmove.parking.up import Up
-from torchmove.report import Figure, Page, Reported, Sheet, counted, readable_bytes
+from torchmove.report import Figure, Page, Reported, Sheet, counted, listed, readable_bytes
 
 _CPU = torch.device("cpu")
 
@@ -87,7 +87,7 @@ class Parked(Reported):
         self._awake.append(receipt)
 
     def sheet(self) -> Sheet:
-        names, plan = ", ".join(self.objects), self.receipt.plan
+        names, plan = listed([*self.objects]), self.receipt.plan
         if not plan.moves:
             return Sheet(f"{names}: nothing to park, all of it is on the CPU or kept", ())
         state = "parked" if self.is_parked else "was parked, is back"
@@ -267,7 +267,7 @@ def has_parked(
     notes = []
     if down.ordinary_bytes and down.why:
         why = f"{readable_bytes(down.ordinary_bytes)} went to ordinary memory, which is slower: {down.why}"
-        notes.append(Note("N050", ", ".join(objects), why))
+        notes.append(Note("N050", listed([*objects]), why))
     return Parked(
         receipt=replace(receipt, seconds=time.perf_counter() - began),
         freed=freed,

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from torchmove.report.page import Bar, Figure, Page, Point, Points, State, Timeline, Tree, page_of
-from torchmove.report.sheet import Sheet, Table, counted, readable_bytes, readable_seconds, table
+from torchmove.report.sheet import Sheet, Table, counted, first_of, listed, readable_bytes, readable_seconds, table
 
 __all__ = [
     "Bar",
@@ -25,6 +25,8 @@ __all__ = [
     "Timeline",
     "Tree",
     "counted",
+    "first_of",
+    "listed",
     "readable_bytes",
     "readable_seconds",
     "table",

@@ -1,13 +1,15 @@
 """A page as HTML: one document that needs no other file and no network, and the same in a frame for a notebook.
 
 Words, figures and tables are written here, and can be read where no script runs. The map and the list of tensors are
-drawn by the scripts in `browser`, from the state as JSON. The page's own policy lets no other script run.
+drawn by the scripts in `browser`, from the state as JSON; without scripts the largest tensors are there. The page's own
+policy lets no other script run.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import heapq
 import json
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -15,8 +17,8 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from torchmove.report.page import Bar, Figure, Page, Points, State, Timeline
-from torchmove.report.sheet import Table, readable_bytes, readable_seconds
+from torchmove.report.page import Bar, Figure, Page, Points, State, Timeline, Tree
+from torchmove.report.sheet import SHOWN_ROWS, Table, readable_bytes, readable_seconds, table
 
 _SCRIPTS = ("state.js", "layout.js", "details.js", "map.js", "rows.js", "start.js")
 _OPEN_POINTS, _POINTS = (
@@ -29,7 +31,8 @@ _RIGHT = {"bytes", "tensors", "storages", "size", "rank", "seconds", "GB/s", "st
 def render(page: Page) -> str:
     first = [points for points in page.points if points.tone == "bad"]
     later = [points for points in page.points if points.tone != "bad"]
-    known = page.state is not None and bool(page.state.node)
+    state = page.state if page.state is not None and page.state.node else None
+    known = state is not None
     parts = [
         _figures(page.figures),
         *(f'<p class="line">{escape(line)}</p>' for line in page.lines),
@@ -39,7 +42,7 @@ def render(page: Page) -> str:
         *map(_bar, page.bars),
         *map(_table, page.tables),
         *(_points(points, findable=known) for points in later),
-        _file("tensors.html") if known else "",
+        _file("tensors.html") + _largest(state) if state is not None else "",
     ]
     written = Template(_file("page.html")).substitute(
         noun=escape(page.noun),
@@ -48,7 +51,7 @@ def render(page: Page) -> str:
         script=_script(),
         script_hash=base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode(),
         body="\n".join(filter(None, parts)),
-        data=_island(page.state if known else None),
+        data=_island(state),
     )
     return written.encode(errors="backslashreplace").decode()  # a name may have half a character in it
 
@@ -165,6 +168,32 @@ def _table(table: Table) -> str:
     written = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     scrolling = f'<div class="scrolls" tabindex="0" role="region" aria-label="{escape(table.title)}">{written}</div>'
     return _section(table.title[:1].upper() + table.title[1:], scrolling + _left_out(table.left_out))
+
+
+def _largest(state: State) -> str:
+    """For a browser that runs no scripts."""
+    largest = heapq.nlargest(SHOWN_ROWS, range(len(state.node)), key=state.nbytes.__getitem__)
+    before, after = state.words
+    columns = ["path", "role", "bytes", before or "device", *([after] if state.placed else [])]
+    rows = ([_path(state.tree, state.node[tensor]), *_told(state, tensor)] for tensor in largest)
+    written = _table(table("the largest tensors", columns, rows, total=len(state.node)))
+    return f'<noscript><p class="line">The map and the list of all tensors need JavaScript.</p>{written}</noscript>'
+
+
+def _told(state: State, tensor: int) -> Iterable[str]:
+    yield state.roles[state.role[tensor]]
+    yield readable_bytes(state.nbytes[tensor])
+    yield state.devices[state.device[tensor]]
+    if state.placed:
+        yield state.devices[state.placed[tensor]]
+
+
+def _path(tree: Tree, node: int) -> str:
+    end = ""
+    while node >= 0 and node not in tree.texts:
+        end = tree.labels[tree.label[node]] + end
+        node = tree.parents[node]
+    return tree.texts.get(node, "") + end
 
 
 def _row(kinds: Iterable[str], row: Iterable[str]) -> str:

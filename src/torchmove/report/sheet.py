@@ -7,6 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 SHOWN_ROWS = 40
+_SHOWN_NAMES, _SHOWN_LETTERS = 6, 100
 
 
 class Table(NamedTuple):
@@ -26,6 +27,24 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
     """The first rows of `total`; only those are turned into text."""
     shown = tuple(tuple(str(cell) for cell in row) for row in islice(rows, SHOWN_ROWS))
     return Table(title, tuple(columns), shown, max(0, total - len(shown)))
+
+
+def listed(names: Sequence[object], between: str = ", ") -> str:
+    """All of them where they are few, else the first of them and a number: a heading is for reading."""
+    shown = [_cut(str(name)) for name in names[:_SHOWN_NAMES]]
+    left_out = len(names) - len(shown)
+    return between.join(shown) + (f" and {left_out} more" if left_out else "")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _SHOWN_LETTERS else f"{name[: _SHOWN_LETTERS - 3]}..."
+
+
+def first_of(lines: Sequence[object]) -> tuple[str, ...]:
+    """As many lines as a table has rows."""
+    left_out = len(lines) - SHOWN_ROWS
+    rest = (f"... and {left_out} more: to_json() has all of them",) if left_out > 0 else ()
+    return *map(str, lines[:SHOWN_ROWS]), *rest
 
 
 def counted(count: int, noun: str) -> str:

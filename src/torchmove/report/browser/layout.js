@@ -126,20 +126,20 @@ const GAP = 3;
 const DEEPEST = 4;
 const MOST_CELLS = 1400;
 
-// The cells of a map: { item, x, y, width, height, depth, open }, an open one before those in it.
+// The cells of a map, an open one before those in it. `above` are the parts between the whole map and the cell.
 function cellsOf(state, item, width, height) {
   const cells = [];
-  const boxes = [{ item, x: 0, y: 0, width, height, depth: 1 }];
+  const boxes = [{ item, x: 0, y: 0, width, height, depth: 1, above: [] }];
   for (let at = 0; at < boxes.length && cells.length < MOST_CELLS; at++) {
     const box = boxes[at];
     squarify(inside(state, box.item), box.x, box.y, box.width, box.height, (part, x, y, wide, high) => {
       // The first level is always there, for the keyboard's sake.
       if (box.depth > 1 && (wide < 3 || high < 3)) return;
       const open = part.tensor < 0 && box.depth < DEEPEST && wide >= 90 && high >= 64;
-      cells.push({ item: part, x, y, width: wide, height: high, depth: box.depth, open });
+      cells.push({ item: part, x, y, width: wide, height: high, depth: box.depth, above: box.above, open });
       if (open) {
         const within = { x: x + GAP, y: y + HEADER, width: wide - 2 * GAP, height: high - HEADER - GAP };
-        boxes.push({ item: part, ...within, depth: box.depth + 1 });
+        boxes.push({ item: part, ...within, depth: box.depth + 1, above: [...box.above, part] });
       }
     });
   }

@@ -114,8 +114,9 @@ function makeMap(state, details, choose, light) {
 
   // ---- going down and up
 
-  function open(item, from) {
-    trail.push(item);
+  // What was clicked may lie deep in the map: the trail has every part on the way to it.
+  function open(item, from, above = []) {
+    trail.push(...above, item);
     draw();
     arrive(0, from);
   }
@@ -142,7 +143,7 @@ function makeMap(state, details, choose, light) {
   function act(cell) {
     if (!cell) return;
     if (cell.item.tensor >= 0) choose(cell.item.tensor, map);
-    else open(cell.item, map);
+    else open(cell.item, map, cell.above);
   }
 
   function reveal(tensor) {
