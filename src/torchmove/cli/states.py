@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from torchmove.cli.output import FINDINGS, FINE, REFUSED, devices_like, reporting, tell
-from torchmove.cli.targets import Target, listed, target
+from torchmove.cli.targets import Target, several, target
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -91,7 +91,7 @@ def rehearse(
     made = target.made()
     from torchmove.rehearsal.run import rehearse_named
 
-    step, *objects = made.values() if isinstance(made, dict) else listed(made)
+    step, *objects = made.values() if isinstance(made, dict) else several(made)
     _check(target, step, objects, to)
     known = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
     rehearsed = rehearse_named(step, tuple(objects), known, to, moved_by, data)

@@ -21,7 +21,6 @@ from torchmove._errors import TorchmoveError
 from torchmove.cli.output import described, keep_answers_apart
 
 _NOTHING = "returned nothing: let it return the objects, as in `return model, optimizer`"
-_MOST_NAMES = 8
 
 
 class NotMade(TorchmoveError):
@@ -60,7 +59,7 @@ class Target(NamedTuple):
         if isinstance(made, dict) and all(isinstance(name, str) and name.isidentifier() for name in made):
             found = made
         else:
-            found = names_of(listed(made), None)
+            found = names_of(several(made), None)
         found = {name: each for name, each in found.items() if each is not None}
         if not found:
             raise click.UsageError(f"{self.spec} {_NOTHING}")
@@ -91,7 +90,7 @@ def target(text: str) -> Target:
     return Target(text, where, factory)
 
 
-def listed(made: Any) -> tuple[Any, ...]:
+def several(made: Any) -> tuple[Any, ...]:
     # A named tuple is one object, and so is a dict of tensors; a bare tuple or list is several.
     return tuple(made) if type(made) in (tuple, list) else (made,)
 
@@ -131,10 +130,11 @@ def _module(name: str) -> ModuleType:
 
 
 def _callables(module: ModuleType) -> str:
+    from torchmove.report import listed
+
     own = [
         name
         for name, value in vars(module).items()
         if callable(value) and not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
     ]
-    more = f" and {len(own) - _MOST_NAMES} more" if len(own) > _MOST_NAMES else ""
-    return (", ".join(own[:_MOST_NAMES]) or "no functions") + more
+    return listed(own) or "no functions"
