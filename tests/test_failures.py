@@ -470,6 +470,16 @@ def test_random_states_of_a_checkpoint_stay_on_the_cpu(twin):
     torch.set_rng_state(checkpoint["rng_state"])
 
 
+def test_memory_that_other_processes_share_is_noted(twin):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.LazyLinear(2))
+    assert not tm.plan(model[:2], to="twin:0").notes
+    model[1].share_memory()
+    receipt = tm.move(model, to="twin:0")
+    assert [(note.code, note.path) for note in receipt.plan.notes] == [("N042", "model[1].weight and 1 other")]
+    assert not tm.move(model, to="cpu").plan.notes  # on the way back there is nothing left to be cut
+    assert not tm.plan(model, to="cpu").notes
+
+
 def test_data_does_not_follow_and_is_noted(twin):
     dataset = torch.utils.data.TensorDataset(numbers(3))
     model = Scale()

@@ -209,6 +209,7 @@ NOTES = {
         "a device without storages (XLA, torch's lazy device): ties are kept there; strides, views and expanded "
         "tensors are not seen on the way back",
     ),
+    "N042": Code("memory that other processes share: they keep what was there, and do not see what is written after"),
     "N050": Code(
         "some of a parked state is in ordinary memory, which is slower: page-locking was refused, or "
         "`host_bytes=` is not enough",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from operator import ne
 from typing import Any, NamedTuple
 
@@ -24,8 +25,8 @@ from torchmove._records import (
     Room,
     Slots,
 )
-from torchmove._storage import has_storage, packed
-from torchmove.report import readable_bytes
+from torchmove._storage import has_storage, in_shared_memory, packed
+from torchmove.report import counted, readable_bytes
 
 __all__ = ["Back", "FreeBytes", "Keep", "Places", "plan"]
 
@@ -76,7 +77,7 @@ def plan(
         reasons=places.why if back is None else {},
         repoints=tuple(repoints),
         refusals=tuple(refusals),
-        notes=(*notes, *_told_notes(inventory, keep)),
+        notes=(*notes, *_shared_notes(inventory.slots, moves), *_told_notes(inventory, keep)),
         rooms=rooms,
         placement=placement,
     )
@@ -139,6 +140,16 @@ def _no_storages(device: torch.device) -> Note:
     return Note(
         "N041", str(device), "has no storages: ties are kept there, strides and views are not seen on the way back"
     )
+
+
+def _shared_notes(slots: Slots, moves: Moves) -> Iterator[Note]:
+    devices, _, _, sizes = slots.looks
+    here = [first for first in moves.firsts if sizes[first] > 0 and devices[first].type == "cpu"]
+    shared = list(compress(here, in_shared_memory([slots.tensors[first] for first in here])))
+    if shared:
+        others = f" and {counted(len(shared) - 1, 'other')}" if len(shared) > 1 else ""
+        why = "other processes can see it, and keep what was there; share_memory_() what shall be seen after the move"
+        yield Note("N042", f"{slots[shared[0]].path}{others}", f"is in shared memory: {why}")
 
 
 def _mixed_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:

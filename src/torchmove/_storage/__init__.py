@@ -24,7 +24,15 @@ from torchmove._storage.binding import (
 from torchmove._storage.cutting import BITS, apart, cut
 from torchmove._storage.modes import plain_torch
 from torchmove._storage.reach import bytes_of, load_of, packed, reached
-from torchmove._storage.reading import AT_ONCE, has_storage, look_all, look_at_wholes, multiplied_bytes, windows_of
+from torchmove._storage.reading import (
+    AT_ONCE,
+    has_storage,
+    in_shared_memory,
+    look_all,
+    look_at_wholes,
+    multiplied_bytes,
+    windows_of,
+)
 from torchmove._storage.watching import Watch, held_elsewhere, is_own, is_sole_owner, storage_key
 
 __all__ = [
@@ -39,6 +47,7 @@ __all__ = [
     "cut",
     "has_storage",
     "held_elsewhere",
+    "in_shared_memory",
     "is_own",
     "is_sole_owner",
     "load_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -47,6 +47,11 @@ def look_at_wholes(tensors: Sequence[Tensor]) -> Looks:
     nbytes = [tensor.numel() * tensor.dtype.itemsize for tensor in tensors]
     keys = [-id(tensor) for tensor in tensors]
     return Looks([tensor.device for tensor in tensors], nbytes, keys, [-1] * len(tensors))
+
+
+def in_shared_memory(tensors: Sequence[Tensor]) -> Iterator[bool]:
+    """Of tensors on the CPU: can other processes see the storage too?"""
+    return map(UntypedStorage.is_shared, map(Tensor.untyped_storage, tensors))
 
 
 def multiplied_bytes(rows: Tensor, columns: Tensor) -> Tensor:
