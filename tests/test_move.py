@@ -110,9 +110,10 @@ def test_a_kept_tensor_and_a_list_of_tensors_stay():
     assert [parameter.device.type for parameter in model.parameters()] == ["cpu", "twin", "cpu", "cpu", "twin", "twin"]
 
 
-def test_a_kept_optimizer_keeps_its_state_but_not_the_model():
+@pytest.mark.parametrize("kept", [lambda optimizer: optimizer, lambda optimizer: optimizer.state])
+def test_a_kept_optimizer_keeps_its_state_but_not_the_model(kept):
     model, optimizer = ZOO["adamw"]().objects
-    tm.move(model, optimizer, to="twin:0", keep=[optimizer])
+    tm.move(model, optimizer, to="twin:0", keep=[kept(optimizer)])
     assert model[0].weight.device.type == "twin"
     assert optimizer.state[model[0].weight]["exp_avg"].device.type == "cpu"
 
