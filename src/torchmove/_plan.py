@@ -143,8 +143,9 @@ def _no_storages(device: torch.device) -> Note:
 
 
 def _shared_notes(slots: Slots, moves: Moves) -> Iterator[Note]:
-    devices, _, _, sizes = slots.looks
-    here = [first for first in moves.firsts if sizes[first] > 0 and devices[first].type == "cpu"]
+    sizes, firsts = slots.looks.storage_bytes, moves.firsts
+    leaving = (indices for (home, _), indices in moves.ways.items() if home.type == "cpu")
+    here = [firsts[index] for indices in leaving for index in indices if sizes[firsts[index]] > 0]
     shared = list(compress(here, in_shared_memory([slots.tensors[first] for first in here])))
     if shared:
         others = f" and {counted(len(shared) - 1, 'other')}" if len(shared) > 1 else ""
