@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from laws import bits
 from torch import nn
 
 import torchmove as tm
@@ -78,23 +80,116 @@ def test_many_threads_at_once_know_their_own_devices():
     assert not rehearsed.findings
 
 
-def test_a_thread_that_outlasts_the_step_is_itself_again():
-    go, told = threading.Event(), []
+def averaged(average, model):
+    with torch.no_grad():
+        for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
+            mine.mul_(0.9).add_(theirs, alpha=0.1)
 
-    def late():
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_thread_that_nobody_waits_for_ends_before_the_weights_are_real_again(daemon):
+    model, average = (nn.Sequential(*(nn.Linear(4, 4) for _ in range(20))) for _ in range(2))
+
+    def step(model, average, batch):
+        model(batch.to("cuda")).sum().backward()
+        threading.Thread(target=averaged, args=(average, model), daemon=daemon).start()
+
+    before = [bits(each) for each in average.parameters()]
+    for _ in range(5):
+        assert tm.rehearse(step, model, average, torch.ones(1, 4)).ok
+        assert [bits(each) for each in average.parameters()] == before
+
+
+def test_a_thread_that_never_ends_is_told_of_and_called_off():
+    model = nn.Linear(2, 2)
+
+    def forever(model, optimizer, batch):
+        while True:
+            model(batch.to("cuda")).sum().backward()
+            optimizer.step()
+
+    def step(model, optimizer, batch):
+        threading.Thread(target=forever, args=(model, optimizer, batch), daemon=True, name="endless").start()
+
+    optimizer, before = torch.optim.AdamW(model.parameters()), [bits(each) for each in model.parameters()]
+    rehearsed = tm.rehearse(step, model, optimizer, torch.ones(1, 2))
+    assert "a thread of the step was still at work when it ended" in rehearsed.stopped
+    assert "endless" not in {each.name for each in threading.enumerate()}
+    assert [bits(each) for each in model.parameters()] == before
+    assert model.weight.grad is None
+    assert not optimizer.state
+
+
+def test_a_thread_that_sleeps_through_the_end_changes_nothing_when_it_wakes():
+    go, model = threading.Event(), nn.Linear(2, 2)
+
+    def late(model):
         go.wait(30)
-        told.append(torch.ones(2).add_(1))
+        averaged(model, model)
 
     def step(model):
-        threading.Thread(target=late, name="late").start()
         model.weight.sum().backward()
+        threading.Thread(target=late, args=(model,), name="late", daemon=True).start()
 
-    assert tm.rehearse(step, nn.Linear(2, 2)).ok
+    before = bits(model.weight)
+    assert tm.rehearse(step, model).ok
     thread = next(each for each in threading.enumerate() if each.name == "late")
     go.set()
     thread.join(30)
-    assert type(told[0]) is torch.Tensor
-    assert told[0].tolist() == [2.0, 2.0]
+    assert bits(model.weight) == before
+
+
+def test_a_pool_that_was_there_before_and_is_there_after_works_on():
+    with ThreadPoolExecutor(1) as pool:
+
+        def careless(model):
+            return model(torch.ones(1, 2))
+
+        def step(model):
+            pool.submit(careless, model).result()
+
+        model = nn.Linear(2, 2)
+        found = tm.rehearse(step, model).findings
+        assert [each.code for each in found] == ["return model(torch.ones(1, 2))"]
+        assert type(pool.submit(careless, model).result(30)) is torch.Tensor
+
+
+def test_a_daemon_that_has_nothing_to_do_with_torch_is_no_matter():
+    go = threading.Event()
+
+    def step(model):
+        threading.Thread(target=go.wait, args=(30,), daemon=True).start()
+        model.weight.sum().backward()
+
+    assert tm.rehearse(step, nn.Linear(2, 2)).ok
+    go.set()
+
+
+def test_a_thread_that_leaves_by_sys_exit_is_no_error():
+    def step(model):
+        in_a_thread(sys.exit)
+        model.weight.sum().backward()
+
+    assert tm.rehearse(step, nn.Linear(2, 2)).ok
+
+
+def test_a_thread_is_its_own_again():
+    def step(model, thread):
+        thread.start()
+        thread.join()
+        model.weight.sum().backward()
+
+    thread = threading.Thread(target=print)
+    assert tm.rehearse(step, nn.Linear(2, 2), thread).ok
+    assert "run" not in vars(thread)
+
+
+def test_a_rehearsal_within_a_thread_of_a_rehearsal_is_refused_and_does_not_hang():
+    def inner(model):
+        tm.rehearse(lambda model: model, model)
+
+    rehearsed = tm.rehearse(lambda model: in_a_thread(inner, model), nn.Linear(2, 2))
+    assert "RuntimeError: a rehearsal is under way" in rehearsed.stopped
 
 
 def test_threads_of_others_are_left_alone():

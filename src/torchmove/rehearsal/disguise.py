@@ -36,7 +36,7 @@ class Disguise(TorchFunctionMode):
         self.stage = stage
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.stage.over:
+        if not self.stage.goes_on():
             return func(*args, **(kwargs or {}))
         with self.at_work(True):
             call = Call(func, *mapped(self.stage.admit, (args, kwargs or {})))

@@ -27,7 +27,8 @@ def remember(holders: Iterable[Any], undo: Undo) -> None:
     todo = list(holders)
     while todo:
         holder = todo.pop()
-        if id(holder) not in seen and type(holder) not in ATOMS:
+        # Threads wait at an event or a lock: put back, it would not know of them.
+        if id(holder) not in seen and type(holder) not in ATOMS and type(holder).__module__ != "threading":
             seen.add(id(holder))
             todo += [each for each in _contents(holder, undo) if isinstance(each, _CONTAINERS)]
 

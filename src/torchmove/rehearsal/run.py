@@ -35,12 +35,14 @@ from torchmove.rehearsal.scene import dress, set_up
 from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
 from torchmove.rehearsal.surroundings import globals_of
-from torchmove.rehearsal.threads import followed
+from torchmove.rehearsal.threads import Company
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["shapes", "real"]
 _DATA = (Tensor, Mapping, list, tuple, set, deque)  # what a loader delivers: nobody moves it before the step
-_one_at_a_time, _under_way = threading.RLock(), threading.local()
+_GOES_ON = "a thread of the step was still at work when it ended: what it does then is not followed; let the step wait"
+_one_at_a_time = threading.Lock()
+_under_way: list[Company] = []  # one, or none
 
 
 def rehearse(
@@ -97,14 +99,15 @@ def rehearse_named(
     if data not in ("shapes", "real"):
         raise ValueError(f"data is 'shapes' or 'real', not {data!r}")
     home = home_of(to)
+    if any(company.is_on_stage() for company in _under_way):
+        raise RuntimeError("a rehearsal is under way: rehearse one step at a time")
     with _one_at_a_time:
-        if getattr(_under_way, "now", False):
-            raise RuntimeError("a rehearsal is under way: rehearse one step at a time")
-        _under_way.now = True
+        rehearsing = _Rehearsing(step, objects, named, home, moved_by, data)
+        _under_way.append(rehearsing.company)
         try:
-            return _Rehearsing(step, objects, named, home, moved_by, data).result()
+            return rehearsing.result()
         finally:
-            _under_way.now = False
+            _under_way.clear()
 
 
 def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
@@ -153,6 +156,7 @@ class _Rehearsing:
         self.outside = {name: each for name, each in found if id(each) not in given and name not in named}
         self.named = {"step": step, **self.outside, **named, **self.states}
         self.stage = Stage(home, real=data == "real", tell=self.tell, find=self.find)
+        self.company = Company(self.stage, self.broke_off)
         self.findings: dict[tuple[str, int, str], Finding] = {}
         self.stopped = ""
 
@@ -161,16 +165,19 @@ class _Rehearsing:
         try:
             with HeldInterrupts():
                 self.set_up(undo)
-            stage, threads = self.stage, followed(self.stage, self.broke_off)
-            with self.lazy_parameters(undo), cuda.harmless(), threads, Disguise(stage), stage:
-                self.perform()
+            with self.lazy_parameters(undo), cuda.harmless(), self.company.followed():
+                try:
+                    with Disguise(self.stage), self.stage:
+                        self.perform()
+                finally:
+                    if not self.company.end():
+                        self.stopped = self.stopped or _GOES_ON
             self.mark_state()
             if not self.stopped and not self.stage.meter.saw_any:
                 self.stopped = (
                     f"nothing ever was on {self.home}: give the model to the rehearsal, and send the batch there"
                 )
         finally:
-            self.stage.over = True
             with HeldInterrupts():
                 failed = put_back(undo)
             if failed:

@@ -38,6 +38,19 @@ def off_stage() -> Iterator[None]:
         yield
 
 
+class Over(BaseException):
+    """The step is over, and nobody plays on: what is there now is real."""
+
+
+class Task:
+    """Something that runs beside the step."""
+
+    def __init__(self, daemon: bool) -> None:
+        self.daemon = daemon
+        self.touched = False  # it has done something with torch
+        self.ended = False
+
+
 class Now(threading.local):
     """What is going on, in each thread of the step."""
 
@@ -45,6 +58,7 @@ class Now(threading.local):
     made_on = CPU
     made_by: Provenance | None = None
     disguised = False  # a call of torch's Python functions is under way
+    task: Task | None = None  # what runs in this thread, if that is not the step itself
 
 
 class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -53,7 +67,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.home, self.real, self.tell, self.find = home, real, tell, find
         self.meter = Meter()
         self.now = Now()
-        self.over = False  # the step has ended; a thread of it may go on
+        self.over = False  # the step has ended
         self.one_at_a_time = threading.RLock()
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
         self.cpus: dict[
@@ -130,8 +144,18 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.run(func, args, kwargs or {})
 
+    def goes_on(self) -> bool:
+        """False: what is done now is done for real. Not by a thread of the step's, which does nothing any more."""
+        if self.now.task is not None:
+            self.now.task.touched = True
+            if self.over:
+                raise Over
+        return not self.over
+
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         with self.one_at_a_time:
+            if self.over and self.now.task is not None:
+                raise Over
             return self._run(func, args, kwargs)
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
