@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 
 import torchmove as tm
 from torchmove import bench, cli
-from torchmove.cli import machine, output
+from torchmove.cli import machine, output, targets
 
 PROGRAM = """
 import torch
@@ -119,6 +120,16 @@ class Holder:
         return Scaled()
 
 number = 7
+model = Scaled()
+
+def needs(config):
+    return Scaled()
+
+def elsewhere():
+    import os
+    os.makedirs("outputs/run")
+    os.chdir("outputs/run")
+    return Scaled()
 """
 
 
@@ -243,6 +254,11 @@ def test_without_a_terminal_there_are_no_colours(folder):
         (["survey", "no.such.module:f"], "there is no module no.such.module; for a file write no.such.module.py"),
         (["survey", "program.py:f"], "program.py has no f: it has Scaled, step, pair"),
         (["survey", "program.py:number"], "is a int: name a function that returns the objects"),
+        (["survey", "program.py:model"], "is a Scaled: name a function that returns the objects"),
+        (["survey", "program.py:needs"], "is called without arguments: missing a required argument: 'config'"),
+        (["survey", "..program:pair"], "names no function: write file.py:function"),
+        (["survey", "program.py:pair", "--html", ""], "it has no name: write --html report.html"),
+        (["completion"], "Missing argument"),
         (["survey", "program:nothing"], "returned nothing: let it return the objects"),
         (["survey", "program.py:empty"], "returned nothing: let it return the objects"),
         (["survey", "program.py:absent"], "returned nothing: let it return the objects"),
@@ -364,6 +380,42 @@ def test_an_answer_that_cannot_be_written_is_an_error(command, folder):
     assert ran.stderr.splitlines()[-1].startswith("error: OSError: [Errno 28] No space left on device")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_the_terminal_cannot_show_is_replaced(encoding, folder, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    ran = in_a_process("survey", "program.py:pair")
+    assert ran.returncode == output.FINE, ran.stderr
+    assert "-----" in ran.stdout
+
+
+@pytest.mark.parametrize("command", ["survey program.py:pair", "devices", "--help"])
+def test_a_closed_stdout_is_no_error(command, folder):
+    line = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(MAIN)} {command} >&-"
+    ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr.replace("it talks while it is loaded\n", "")) == (output.FINE, "")
+
+
+def test_with_stderr_closed_stdout_is_for_the_answer_still(folder):
+    line = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(MAIN)} rehearse program.py:told --json 2>&-"
+    ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert json.loads(ran.stdout)["ok"]
+
+
+def test_a_page_lies_where_it_was_asked_for_wherever_the_program_goes(folder):
+    ran = in_a_process("survey", "program.py:elsewhere", "--html", "page.html")
+    assert ran.returncode == output.FINE, ran.stderr
+    assert sorted(each.name for each in folder.glob("**/*.html")) == ["page.html"]
+    assert (folder / "page.html").exists()
+
+
+def test_a_page_that_cannot_be_written_whole_is_not_there(folder):
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); "
+    program = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    ran = in_a_process("survey", "program.py:pair", "--html", "page.html", code=limit + program + MAIN)
+    assert ran.returncode == output.ERROR
+    assert not [each.name for each in folder.iterdir() if "page" in each.name]
+
+
 def test_nobody_listens_any_more(folder):
     reading, writing = os.pipe()
     os.close(reading)
@@ -458,6 +510,16 @@ def test_without_an_accelerator_devices_says_so():
     ran = in_a_process("devices")
     assert ran.returncode == output.FINE
     assert "no accelerator: tm.rehearse finds device bugs without one" in ran.stdout
+
+
+def test_ctrl_c_ends_the_demo(monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(targets.Target, "made", interrupted)
+    ran = run("demo")
+    assert ran.exit_code == output.INTERRUPTED
+    assert ran.stderr == "interrupted\n"
 
 
 def test_the_demo_tells_its_story_and_leaves_nothing(folder):

@@ -15,7 +15,7 @@ _REMEDIES = {
     "R061": "look at the path, its permissions and the room on the disk",
     "R062": "name a file of torch.save, a .safetensors file, or the index of a sharded checkpoint",
     "R063": "load it with the function of torch that is for it, and torch.save the state_dict",
-    "R064": "save a state_dict; or, if you trust the file, allow it with torch.serialization.add_safe_globals",
+    "R064": "save a state_dict; or, if you trust the file, torch.serialization.add_safe_globals, in Python",
     "R065": "get the file again from where it was saved; it is not as it was written",
     "R066": "get the file again from where it was saved, and do not load this one",
     "R067": "do not load this file, unless you know who made it and why",

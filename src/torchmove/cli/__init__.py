@@ -29,6 +29,7 @@ Exit codes:
   1  findings: there is something to mend
   2  refused: cannot be done, with the reason and the remedy
   3  an error
+  130  Ctrl-C
 """
 
 

@@ -14,7 +14,7 @@ from textwrap import indent
 import click
 from click.shell_completion import get_completion_class
 
-from torchmove.cli.output import as_json, devices_like, say, tell
+from torchmove.cli.output import FINDINGS, FINE, as_json, devices_like, say, tell
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -88,7 +88,9 @@ def _run(ctx: click.Context, command: str, *arguments: str) -> None:
         said = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
         say(said.rstrip())
     else:
-        ctx.find_root().command.main([*arguments], prog_name=command, standalone_mode=False, parent=ctx)
+        code = ctx.find_root().command.main([*arguments], prog_name=command, standalone_mode=False, parent=ctx)
+        if code not in (FINE, FINDINGS, None):
+            ctx.exit(code)
 
 
 @click.command(epilog="For example: torchmove completion bash >> ~/.bashrc")

@@ -83,7 +83,8 @@ class Commands(click.Group):
 
 def _misused(error: click.UsageError) -> Refused:
     command = error.ctx.command_path if error.ctx else "torchmove"
-    return Refused(f"{error.format_message().rstrip('.')}; {command} --help shows how")
+    said = " ".join(error.format_message().split()).rstrip(".")
+    return Refused(f"{said}; {command} --help shows how")
 
 
 def _ending(error: Exception, command: str | None) -> Refused:
@@ -122,13 +123,17 @@ def _remember(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
 
 
 def _page(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Said before the work is done, not after it."""
+    """Said before the work is done, not after it; and the user's code may go to another folder meanwhile."""
     del param
-    if value is not None and not value.parent.is_dir():
-        raise click.BadParameter(f"there is no folder {value.parent} for {value.name}")
     if value == _STDOUT and _JSON in ctx.meta:
         raise click.BadParameter("- and --json would both be written to stdout: name a file for the page")
-    return value
+    if value in (None, _STDOUT):
+        return value
+    if not value.name:
+        raise click.BadParameter("it has no name: write --html report.html")
+    if not value.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {value.parent} for {value.name}")
+    return value.absolute()
 
 
 as_json = click.option(
@@ -160,8 +165,8 @@ def devices_like(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 def tell(noun: Reported, *, as_json: bool, html: Path | None = None) -> None:
     if html is not None and html != _STDOUT:
-        html.write_text(noun.to_html(), encoding="utf-8")
-        click.echo(f"wrote {html}", err=True)
+        _write(html, noun.to_html())
+        click.echo(f"wrote {os.path.relpath(html)}", err=True)
     if as_json:
         say(noun.to_json())
     elif html == _STDOUT:
@@ -172,13 +177,35 @@ def tell(noun: Reported, *, as_json: bool, html: Path | None = None) -> None:
         say(text.render(noun.sheet(), colour=True))  # click takes the colours out where nobody could see them
 
 
-def say(words: str) -> None:
-    stream: IO[str] = click.get_current_context().meta.get(_ANSWERS) or sys.stdout
+def _write(page: Path, words: str) -> None:
+    """Whole, or not at all."""
+    part = page.with_name(f".{page.name}.part")
     try:
-        click.echo(words, file=stream)
+        part.write_text(words, encoding="utf-8")
+        part.replace(page)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def say(words: str) -> None:
+    stream: IO[str] | None = click.get_current_context().meta.get(_ANSWERS) or sys.stdout
+    if stream is None:  # closed: nobody wants to hear it
+        return
+    try:
+        click.echo(_in_its_letters(words, stream), file=stream)
     except OSError:
         _give_up(stream)
         raise
+
+
+def _in_its_letters(words: str, stream: IO[str]) -> str:
+    """With what the terminal cannot show replaced: mostly the rules of tables."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        words.encode(encoding)
+    except UnicodeEncodeError:
+        return words.replace("─", "-").encode(encoding, "replace").decode(encoding)
+    return words
 
 
 def _give_up(stream: IO[str]) -> None:
@@ -194,7 +221,7 @@ def keep_answers_apart() -> None:
     Be it printed in C, in a thread or at exit: so nothing is put back.
     """
     meta = click.get_current_context().meta
-    if _ANSWERS not in meta:
+    if _ANSWERS not in meta and sys.stdout is not None:
         sys.stdout.flush()
         meta[_ANSWERS] = _own(sys.stdout)
         sys.stdout = sys.stderr
@@ -205,6 +232,8 @@ def _own(stdout: TextIO) -> IO[str]:
         number = stdout.fileno()
     except OSError:  # a test's, or a notebook's
         return stdout
+    if sys.stderr is None:  # closed: its number is free, and would be taken
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     own = open(os.dup(number), "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: SIM115
     os.dup2(2, number)
     return own
@@ -212,4 +241,4 @@ def _own(stdout: TextIO) -> IO[str]:
 
 def colour() -> bool | None:
     """None: where it is a terminal. See no-color.org."""
-    return False if os.environ.get("NO_COLOR") else None
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None

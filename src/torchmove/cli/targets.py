@@ -76,16 +76,24 @@ class Target(NamedTuple):
             function = attrgetter(self.factory)(module)
         except AttributeError:
             raise click.UsageError(f"{self.where} has no {self.factory}: it has {_callables(module)}") from None
-        if not callable(function):
+        if not callable(function) or _is_model(function):
             raise click.UsageError(
                 f"{self.spec} is a {type(function).__name__}: name a function that returns the objects"
             )
+        try:
+            inspect.signature(function).bind()
+        except TypeError as error:
+            raise click.UsageError(
+                f"{self.spec} is called without arguments: {error}; name one that takes none"
+            ) from None
+        except ValueError:  # not every callable tells
+            pass
         return function  # type: ignore[no-any-return]
 
 
 def target(text: str) -> Target:
     where, colon, factory = text.rpartition(":")
-    if not (colon and where and factory):
+    if not (colon and where and factory) or (where.startswith(".") and not where.endswith(".py")):
         raise click.BadParameter(f"{text!r} names no function: write file.py:function or package.module:function")
     return Target(text, where, factory)
 
@@ -107,6 +115,12 @@ def _file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _is_model(each: Any) -> bool:
+    """A module can be called, and is not a function that returns the objects."""
+    nn: Any = sys.modules.get("torch.nn")  # not imported yet: then it is none
+    return nn is not None and isinstance(each, nn.Module)
 
 
 def _as_module(target: Target) -> str:
