@@ -777,3 +777,14 @@ def _found_as_torch_loads(contents: Any, original: Any) -> None:
         assert (each.dtype, each.shape) == (str(loaded.dtype).removeprefix("torch."), tuple(loaded.shape))
         assert contents.storages[each.storage].nbytes == loaded.untyped_storage().nbytes()
     assert len(contents.entries) >= (1 if isinstance(original, torch.Tensor) else 0)
+
+
+def test_a_jagged_tensor_is_made_of_tensors_and_travels(tmp_path):
+    jagged = torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(4, 3)], layout=torch.jagged)
+    torch.save({"jagged": jagged}, tmp_path / "here.pt")
+    assert inspect(tmp_path / "here.pt").devices() == {"cpu": 96}
+    relocate(tmp_path / "here.pt", to="cuda:1", out=tmp_path / "there.pt")
+    relocate(tmp_path / "there.pt", to="cpu", out=tmp_path / "back.pt")
+    back = torch.load(tmp_path / "back.pt")["jagged"]
+    assert torch.equal(back.values(), jagged.values())
+    assert torch.equal(back.offsets(), jagged.offsets())

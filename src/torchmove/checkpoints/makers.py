@@ -255,10 +255,14 @@ def _parameter(arguments: tuple[Any, ...], _: Moved) -> Tensor:
     return Tensor(data.window, data.storage, parts, (*data.other, "parameter", bool(grad)))
 
 
-def _typed(arguments: tuple[Any, ...], moved: Moved) -> Tensor:
+def _typed(arguments: tuple[Any, ...], moved: Moved) -> Tensor | Thing:
     """A tensor of a class of its own, or with attributes hung on it."""
     maker, kind, inner, state = arguments
-    tensor = _tensor(made(maker, inner, moved))
+    found = made(maker, inner, moved)
+    if isinstance(found, Thing):  # made of tensors, by a function that is allowed: a jagged one, say
+        found.state = state
+        return found
+    tensor = _tensor(found)
     return Tensor(tensor.window, tensor.storage, (*tensor.parts, *attributes(state)), (*tensor.other, kind.name))
 
 
