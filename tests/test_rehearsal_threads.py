@@ -100,7 +100,8 @@ def test_a_thread_that_nobody_waits_for_ends_before_the_weights_are_real_again(d
         assert [bits(each) for each in average.parameters()] == before
 
 
-def test_a_thread_that_never_ends_is_told_of_and_called_off():
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_thread_that_never_ends_is_told_of_unless_a_daemon_and_called_off(daemon):
     model = nn.Linear(2, 2)
 
     def forever(model, optimizer, batch):
@@ -109,11 +110,13 @@ def test_a_thread_that_never_ends_is_told_of_and_called_off():
             optimizer.step()
 
     def step(model, optimizer, batch):
-        threading.Thread(target=forever, args=(model, optimizer, batch), daemon=True, name="endless").start()
+        model(batch.to("cuda"))
+        threading.Thread(target=forever, args=(model, optimizer, batch), daemon=daemon, name="endless").start()
 
     optimizer, before = torch.optim.AdamW(model.parameters()), [bits(each) for each in model.parameters()]
     rehearsed = tm.rehearse(step, model, optimizer, torch.ones(1, 2))
-    assert "a thread of the step was still at work when it ended" in rehearsed.stopped
+    assert rehearsed.ok is daemon
+    assert daemon or "a thread of the step was still at work when it ended" in rehearsed.stopped
     assert "endless" not in {each.name for each in threading.enumerate()}
     assert [bits(each) for each in model.parameters()] == before
     assert model.weight.grad is None

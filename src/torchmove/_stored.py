@@ -7,6 +7,7 @@ import decimal
 import fractions
 import pathlib
 import re
+import threading
 import types
 import uuid
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ ATOMS: frozenset[type] = frozenset(
         *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
         *(decimal.Decimal, fractions.Fraction, uuid.UUID, re.Pattern),
         *(pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath),
+        *(threading.Condition, threading.Event, threading.Semaphore, threading.BoundedSemaphore, threading.Barrier),
         *(torch.dtype, torch.layout, torch.memory_format, torch.Size, torch.qscheme, torch.finfo, torch.iinfo),
     }
 )

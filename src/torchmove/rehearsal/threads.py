@@ -83,11 +83,12 @@ class Company:
             now.task, task.ended = before, True
 
     def end(self) -> bool:
-        """Wait for what is under way, then call it off. True: all of it had ended, or had nothing to do with torch."""
+        """Wait for what is under way, then call it off. False: something had not ended that should have: no daemon, and
+        it has to do with torch."""
         try:
             self.wait()
         finally:
-            late = any(task.touched and not task.ended for task in self.tasks)
+            late = any(task.touched and not task.daemon and not task.ended for task in self.tasks)
             with self.stage.one_at_a_time:
                 self.stage.over = True
         self.wait()
