@@ -17,14 +17,15 @@ from torch import Tensor
 
 from torchmove._stored import ATOMS, attributes
 from torchmove._undo import Undo
+from torchmove.rehearsal.caches import clear_if_filled, entries_of, insides_of
 
 _CONTAINERS = (dict, list, set, deque)
 
 
 def remember(holders: Iterable[Any], undo: Undo) -> None:
     """The contents of holders, and of the plain containers in them."""
-    seen: set[int] = set()
     todo = list(holders)
+    seen = {*map(id, insides_of(todo))}
     while todo:
         holder = todo.pop()
         if id(holder) not in seen and type(holder) not in ATOMS:
@@ -45,7 +46,7 @@ def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
     elif isinstance(holder, types.FunctionType):
         yield from _cells(holder, undo)
     elif isinstance(holder, functools._lru_cache_wrapper):
-        undo.append(holder.cache_clear)
+        undo.append(partial(clear_if_filled, holder, entries_of(holder)))
     if not isinstance(holder, (type, types.ModuleType, Tensor)):
         yield from _attributes(holder, undo)
 

@@ -1,0 +1,75 @@
+"""After a rehearsal everything that the step could reach is as it was."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import torchmove as tm
+
+# ---------------------------------------------------------------- caches
+
+CACHES = {
+    "bounded": functools.lru_cache,
+    "bounded at two": functools.lru_cache(maxsize=2),
+    "without a bound": functools.lru_cache(maxsize=None),
+    "cache": functools.cache,
+}
+WARM = """
+import functools, gc, torch, torchmove as tm
+from torch import nn
+
+@{cache}
+def table(n):
+    return {{"index": list(range(n)), "ones": torch.ones(n)}}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.table = nn.Linear(4, 4), {cache}(lambda n: torch.ones(n))
+
+    def forward(self, x):
+        return self.layer(x) * self.table(4).to(x.device)
+
+def step(model, x):
+    kept = table(SIZE)
+    return model(x.to("cuda"))[:, kept["index"]] * kept["ones"].to("cuda")
+
+model = Net()
+before = table(4), model.table(4)
+table(1)
+for SIZE in (4, 3):
+    tm.rehearse(step, model, torch.randn(2, 4))
+    gc.collect()
+for size in range(8):
+    assert type(table(size)["ones"]) is torch.Tensor and table(size)["ones"].tolist() == [1.0] * size
+for size in range(8):
+    assert type(model.table(size)) is torch.Tensor and model.table(size).tolist() == [1.0] * size
+print(before[0]["ones"].tolist(), before[1].tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    "cache", ["functools.lru_cache", "functools.lru_cache(2)", "functools.lru_cache(None)", "functools.cache"]
+)
+def test_a_warm_cache_works_on(cache):
+    script = WARM.format(cache=cache)
+    ran = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stdout) == (0, f"{[1.0] * 4} {[1.0] * 4}\n"), ran.stderr
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_cache_keeps_what_was_there_and_is_cleared_when_the_step_fills_it(kind):
+    made = CACHES[kind](lambda size: torch.ones(size, device="cuda" if size == 3 else "cpu"))
+    before = made(2)
+    go = lambda model, x, size: model(x.cuda()) * made(size).sum().to("cuda")  # noqa: E731
+    for size, left in [(2, 1), (3, 0)]:
+        assert tm.rehearse(go, nn.Linear(4, 4), torch.ones(2, 4), size).stopped == ""
+        assert made.cache_info().currsize == left
+        assert (type(before), before.tolist()) == (torch.Tensor, [1, 1])
+        assert (made(2) is before) == (left == 1)
