@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch import nn
+from torch import nn, save
 
 import torchmove as tm
 
@@ -22,7 +23,7 @@ CACHES = {
 }
 WARM = """
 import functools, gc, torch, torchmove as tm
-from torch import nn
+from torch import nn, save
 
 @{cache}
 def table(n):
@@ -73,3 +74,53 @@ def test_a_cache_keeps_what_was_there_and_is_cleared_when_the_step_fills_it(kind
         assert made.cache_info().currsize == left
         assert (type(before), before.tolist()) == (torch.Tensor, [1, 1])
         assert (made(2) is before) == (left == 1)
+
+
+# ---------------------------------------------------------------- files
+
+
+def keeping(path, **options):
+    def step(model, x):
+        loss = model(x.to("cuda")).sum()
+        save({"model": model.state_dict(), "loss": loss}, path, **options)
+        torch.save(model, path, **options)
+        return loss.backward()
+
+    return step
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}], ids=["zip", "legacy"])
+@pytest.mark.parametrize("name", ["last.pt", "zuletzt-für-später.pt"])
+def test_torch_save_touches_no_file(tmp_path, options, data, name):
+    model, path = nn.Linear(4, 4), tmp_path / name
+    torch.save(model.state_dict(), path)
+    before = path.read_bytes()
+    for each in (path, str(path), tmp_path / "new.pt"):
+        found = tm.rehearse(keeping(each, **options), model, torch.ones(2, 4), data=data)
+        assert (found.ok, {finding.kind for finding in found.findings}) == (True, {"synchronises"})
+        assert all("does not write the file" in finding.why for finding in found.findings)
+        assert ["save(" in finding.code for finding in found.findings] == [True, True]
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+    torch.save(model.state_dict(), tmp_path / "new.pt", **options)
+    assert torch.load(tmp_path / "new.pt")["weight"].tolist() == model.weight.tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}], ids=["zip", "legacy"])
+def test_what_others_save_meanwhile_is_saved(tmp_path, options):
+    model, kept = nn.Linear(4, 4), tmp_path / "kept.pt"
+    torch.save(model, kept)
+    before = kept.read_bytes()
+
+    def step(model, x):
+        pool.submit(lambda: save({"table": torch.arange(3)}, tmp_path / "table.pt", **options)).result()
+        pool.submit(save, model.state_dict(), kept, **options).result()
+        return model(x.to("cuda"))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(len, ()).result()
+        found = tm.rehearse(step, model, torch.ones(2, 4))
+    assert (found.ok, [finding.kind for finding in found.findings]) == (True, ["synchronises"])
+    assert torch.load(tmp_path / "table.pt")["table"].tolist() == [0, 1, 2]
+    assert kept.read_bytes() == before

@@ -31,6 +31,7 @@ from torchmove.rehearsal.kinds import provenance_of
 from torchmove.rehearsal.memento import remember, remember_globals
 from torchmove.rehearsal.provenance import Line, Provenance, users_line_of
 from torchmove.rehearsal.result import Finding, Rehearsal
+from torchmove.rehearsal.saving import nothing_saved
 from torchmove.rehearsal.scene import dress, set_up
 from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
@@ -162,7 +163,7 @@ class _Rehearsing:
             with HeldInterrupts():
                 self.set_up(undo)
             stage, threads = self.stage, followed(self.stage, self.broke_off)
-            with self.lazy_parameters(undo), cuda.harmless(), threads, Disguise(stage), stage:
+            with self.lazy_parameters(undo), cuda.harmless(), nothing_saved(stage), threads, Disguise(stage), stage:
                 self.perform()
             self.mark_state()
             if not self.stopped and not self.stage.meter.saw_any:
