@@ -124,3 +124,65 @@ def test_what_others_save_meanwhile_is_saved(tmp_path, options):
     assert (found.ok, [finding.kind for finding in found.findings]) == (True, ["synchronises"])
     assert torch.load(tmp_path / "table.pt")["table"].tolist() == [0, 1, 2]
     assert kept.read_bytes() == before
+
+
+# ---------------------------------------------------------------- modes
+
+
+def modes():
+    return (
+        (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        torch._inductor.config.deterministic,
+    )
+
+
+@pytest.mark.parametrize("inside", [None, (False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("before", [(False, False), (True, False), (True, True)])
+def test_modes_are_put_back_to_the_last_bit(before, inside):
+    def switch(on, half):
+        torch.use_deterministic_algorithms(on, warn_only=half)
+        torch.autograd.set_detect_anomaly(on, check_nan=not half)
+
+    def step(model, x):
+        if inside:
+            switch(*inside)
+        return model(x.to("cuda"))
+
+    try:
+        switch(*before)
+        told = modes()
+        assert told[0] == before
+        assert tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4)).ok
+        assert modes() == told
+    finally:
+        switch(False, False)
+
+
+INTERRUPTED = """
+import signal, sys, torch, torchmove as tm
+
+class Impatient:
+    def find_spec(self, name, *rest):
+        if name == "sympy.core" and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            {interrupt}
+
+def step(model, x):
+    return model(x.to("cuda"))
+
+sys.meta_path.insert(0, Impatient())
+model = torch.nn.Linear(4, 4)
+try:
+    tm.rehearse(step, model, torch.ones(2, 4))
+except KeyboardInterrupt:
+    print("interrupted", type(model.weight) is torch.nn.Parameter)
+"""
+
+
+@pytest.mark.parametrize("interrupt", ["raise KeyboardInterrupt", "signal.raise_signal(signal.SIGINT)"])
+def test_ctrl_c_during_the_imports_is_a_keyboard_interrupt(interrupt):
+    again = "print(tm.rehearse(step, model, torch.ones(2, 4)).ok)\n" if "SIGINT" in interrupt else ""
+    script = INTERRUPTED.format(interrupt=interrupt) + again
+    ran = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stdout) == (0, "interrupted True\n" + ("True\n" if again else "")), ran.stderr

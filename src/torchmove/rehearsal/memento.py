@@ -101,21 +101,33 @@ def _set_slot(holder: Any, name: str, value: Any) -> None:
 
 
 def remember_globals(undo: Undo) -> None:
-    """Random numbers, and the modes that a step may leave switched."""
+    """Random numbers, and the modes that a step may leave switched. To put them back imports nothing: an import may be
+    what was interrupted."""
     undo += [partial(torch.set_rng_state, torch.get_rng_state()), partial(random.setstate, random.getstate())]
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        undo.append(partial(numpy.random.set_state, numpy.random.get_state()))
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        undo.append(partial(numpy_random.set_state, numpy_random.get_state()))
     undo.append(partial(torch.set_grad_enabled, torch.is_grad_enabled()))
     undo.append(partial(torch.set_default_dtype, torch.get_default_dtype()))
-    undo.append(partial(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled()))
-    undo.append(partial(torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled()))
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    undo.append(partial(_set_deterministic, deterministic, torch.is_deterministic_algorithms_warn_only_enabled()))
+    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    undo.append(partial(torch.set_anomaly_enabled, *anomaly))
     undo.append(partial(torch.set_num_threads, torch.get_num_threads()))
     cudnn: Any = torch.backends.cudnn
     undo += [
         partial(_set_flag, cudnn, name, getattr(cudnn, name)) for name in ("benchmark", "deterministic", "enabled")
     ]
     undo.append(partial(_set_default_device, torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")))
+
+
+def _set_deterministic(mode: bool, warn_only: bool) -> None:
+    """As torch.use_deterministic_algorithms does; but that one imports torch's compiler."""
+    switched = torch.are_deterministic_algorithms_enabled() != mode
+    torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
+    compiler: Any = sys.modules.get("torch._inductor.config")
+    if switched and getattr(compiler, "deterministic", mode) != mode:
+        compiler.deterministic = mode
 
 
 def _set_flag(holder: Any, name: str, value: Any) -> None:
