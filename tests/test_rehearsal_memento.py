@@ -164,7 +164,7 @@ import signal, sys, torch, torchmove as tm
 
 class Impatient:
     def find_spec(self, name, *rest):
-        if name == "sympy.core" and self in sys.meta_path:
+        if name == "torch._inductor.custom_graph_pass" and self in sys.meta_path:
             sys.meta_path.remove(self)
             {interrupt}
 
