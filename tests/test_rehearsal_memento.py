@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch import nn, save
@@ -186,3 +189,147 @@ def test_ctrl_c_during_the_imports_is_a_keyboard_interrupt(interrupt):
     script = INTERRUPTED.format(interrupt=interrupt) + again
     ran = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stdout) == (0, "interrupted True\n" + ("True\n" if again else "")), ran.stderr
+
+
+# ---------------------------------------------------------------- random numbers
+
+
+DICE, CARDS = random.Random(3), np.random.default_rng(3)
+OLD, BITS, NOISE = np.random.RandomState(3), np.random.PCG64(3), torch.Generator().manual_seed(3)
+
+
+def drawn(given):
+    return [
+        *(DICE.random(), CARDS.random(), OLD.rand(), BITS.random_raw()),
+        *(torch.rand(1, generator=each).sum().item() for each in (NOISE, *given)),
+    ]
+
+
+def test_generators_go_on_where_they_were():
+    def step(model, given, x):
+        drawn([given["noise"]])
+        return model(x.to("cuda"))
+
+    given = {"noise": torch.Generator().manual_seed(5), "system": random.SystemRandom()}
+    states = DICE.getstate(), CARDS.bit_generator.state, OLD.get_state(), BITS.state
+    noises = NOISE.get_state(), given["noise"].get_state()
+    assert tm.rehearse(step, nn.Linear(4, 4), given, torch.ones(2, 4)).stopped == ""
+    after = DICE.getstate(), CARDS.bit_generator.state, OLD.get_state(), BITS.state
+    assert repr(after) == repr(states)
+    assert torch.equal(noises[0], NOISE.get_state())
+    assert torch.equal(noises[1], given["noise"].get_state())
+
+
+# ---------------------------------------------------------------- what the step reaches by names
+
+METERS = """
+import types
+class AverageMeter:
+    count = 0
+    latest = []
+    def __init__(self):
+        self.sum, self.all = 0, []
+    def update(self, value):
+        self.sum = self.sum + value
+        self.all.append(value)
+        AverageMeter.count += 1
+        self.latest.append(value)
+        history.append(value)
+        remember(value)
+history = []
+def counter():
+    seen, last = [], None
+    def see(value):
+        nonlocal last
+        last = value
+        seen.append(value)
+        return seen, last
+    return see
+see = counter()
+def remember(value):
+    global last
+    last = value
+last = best = None
+settings = types.SimpleNamespace(best=None)
+"""
+TRAINING = """
+import functools, torch
+import meters_of_mine, package_of_mine.state
+from torch import nn
+from meters_of_mine import AverageMeter, see
+
+meter = AverageMeter()
+best = None
+
+class Net(nn.Module):
+    seen = []
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+    @functools.lru_cache
+    def mask(self, size):
+        return torch.ones(size, device="cuda")
+    def forward(self, x):
+        Net.seen.append(x)
+        Net.newest = x
+        return self.inner(x) * self.mask(4)
+    def inner(self, x):
+        meters_of_mine.newcomer = x
+        return self.layer(x)
+
+def step(model, x):
+    global best, unheard_of
+    loss = model(x.to("cuda")).sum()
+    meter.update(loss.detach())
+    meters_of_mine.history.append(loss)
+    meters_of_mine.best = meters_of_mine.settings.best = best = unheard_of = loss
+    package_of_mine.state.history.append(loss)
+    package_of_mine.state.best = loss
+    see(loss)
+    loss.backward()
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    package = tmp_path / "package_of_mine"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "state.py").write_text("history, best = [], None\n")
+    (tmp_path / "meters_of_mine.py").write_text(METERS)
+    (tmp_path / "training_of_mine.py").write_text(TRAINING)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("training_of_mine")
+    for name in [name for name in sys.modules if name.endswith("_of_mine") or name.startswith("package_of_mine")]:
+        del sys.modules[name]
+
+
+def test_no_stand_in_stays_in_what_the_user_has_elsewhere(mine):
+    found = tm.rehearse(mine.step, mine.Net(), torch.ones(2, 4))
+    assert (found.stopped, found.findings) == ("", ())
+    meters, state = mine.meters_of_mine, mine.package_of_mine.state
+    assert vars(mine.meter) == {"sum": 0, "all": []}
+    assert (meters.AverageMeter.count, meters.AverageMeter.latest) == (0, [])
+    assert (meters.history, meters.best, meters.last, vars(meters.settings)) == ([], None, None, {"best": None})
+    assert (state.history, state.best) == ([], None)
+    assert (mine.Net.seen, hasattr(mine.Net, "newest"), mine.Net.mask.cache_info().currsize) == ([], False, 0)
+    assert (mine.best, hasattr(mine, "unheard_of"), hasattr(meters, "newcomer")) == (None, False, False)
+    assert mine.see(1) == ([1], 1)
+
+
+def test_what_the_step_imports_stays_imported(tmp_path, monkeypatch):
+    (tmp_path / "lazy_of_mine").mkdir()
+    (tmp_path / "lazy_of_mine" / "__init__.py").touch()
+    (tmp_path / "lazy_of_mine" / "part.py").write_text("value = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    package = importlib.import_module("lazy_of_mine")
+
+    def step(model, x):
+        import lazy_of_mine.part
+
+        return model(x.to("cuda")) * package.part.value * lazy_of_mine.part.value
+
+    for _ in range(2):
+        assert tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4)).ok
+    assert package.part.value == 2
+    del sys.modules["lazy_of_mine"], sys.modules["lazy_of_mine.part"]

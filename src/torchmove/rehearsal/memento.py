@@ -7,7 +7,7 @@ import random
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -47,8 +47,24 @@ def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
         yield from _cells(holder, undo)
     elif isinstance(holder, functools._lru_cache_wrapper):
         undo.append(partial(clear_if_filled, holder, entries_of(holder)))
+    else:
+        _remember_random(holder, undo)
     if not isinstance(holder, (type, types.ModuleType, Tensor)):
         yield from _attributes(holder, undo)
+
+
+def _remember_random(holder: Any, undo: Undo) -> None:
+    """A generator of random numbers goes on where it was."""
+    if isinstance(holder, random.Random):
+        with suppress(NotImplementedError):  # it asks the operating system
+            undo.append(partial(holder.setstate, holder.getstate()))
+    elif isinstance(holder, torch.Generator):
+        if holder.device.type == "cpu":
+            undo.append(partial(holder.set_state, holder.get_state()))
+    elif type(holder).__module__.startswith("numpy.random"):
+        bits = getattr(holder, "_bit_generator", holder)
+        if isinstance(getattr(bits, "state", None), dict):
+            undo.append(partial(setattr, bits, "state", bits.state))
 
 
 def _cells(function: types.FunctionType, undo: Undo) -> Iterator[Any]:
@@ -98,6 +114,35 @@ def _change_class(holder: Any, kind: type) -> None:
 def _set_slot(holder: Any, name: str, value: Any) -> None:
     with suppress(AttributeError, TypeError):  # it cannot be set: then the step could not either
         object.__setattr__(holder, name, value)
+
+
+def remember_names(names: Mapping[tuple[int, str], dict[str, Any]], classes: Iterable[type], undo: Undo) -> None:
+    """What the variables of modules and the attributes of classes are bound to."""
+    for (_, name), space in names.items():
+        undo.append(partial(_bind, space, name, space.get(name, _UNBOUND)))
+    for kind in classes:
+        undo.append(partial(_bind_attributes, kind, dict(vars(kind))))
+
+
+def _bind(space: dict[str, Any], name: str, value: Any) -> None:
+    if value is _UNBOUND:
+        if not isinstance(space.get(name), types.ModuleType):  # it was imported, and stays so
+            space.pop(name, None)
+    elif space.get(name, _UNBOUND) is not value:
+        space[name] = value
+
+
+def _bind_attributes(kind: type, before: dict[str, Any]) -> None:
+    """But for what Python itself keeps there."""
+    now = dict(vars(kind))
+    for name in (name for name in {**now, **before} if not name.startswith("__")):
+        if name not in before:
+            type.__delattr__(kind, name)
+        elif now.get(name, _UNBOUND) is not before[name]:
+            type.__setattr__(kind, name, before[name])
+
+
+_UNBOUND = object()
 
 
 def remember_globals(undo: Undo) -> None:
