@@ -317,6 +317,16 @@ def test_no_stand_in_stays_in_what_the_user_has_elsewhere(mine):
     assert mine.see(1) == ([1], 1)
 
 
+def test_code_that_was_executed_has_its_own_things_too():
+    space = {"__name__": "not among sys.modules"}
+    exec(compile(METERS + "meter = AverageMeter()\n", "anywhere.py", "exec"), space)
+    exec("def step(model, x): meter.update(model(x.to('cuda')).sum())\n", space)
+    assert tm.rehearse(space["step"], nn.Linear(4, 4), torch.ones(2, 4)).ok
+    assert vars(space["meter"]) == {"sum": 0, "all": []}
+    assert (space["AverageMeter"].count, space["AverageMeter"].latest, space["history"]) == (0, [], [])
+    assert space["last"] is None
+
+
 def test_what_the_step_imports_stays_imported(tmp_path, monkeypatch):
     (tmp_path / "lazy_of_mine").mkdir()
     (tmp_path / "lazy_of_mine" / "__init__.py").touch()

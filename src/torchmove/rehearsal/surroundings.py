@@ -37,6 +37,7 @@ class Surroundings:
         self.names: dict[tuple[int, str], dict[str, Any]] = {}
         self.classes: list[type] = []
         self._seen: set[int] = set()
+        self._own: set[str] = set()  # modules of the user's by their names; one that was executed is known only so
         self._todo: list[Any] = [function_of(step)]
         for each in objects:
             self._meet_class(type(each))
@@ -56,6 +57,7 @@ class Surroundings:
         if is_installed(code.co_filename):
             self._look_around(around, function.__module__, names)
             return
+        self._own.add(function.__module__)
         self._look_into(around, "", names, {id(around)})
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             value = _contents(cell)  # what holds something there is found with the function
@@ -80,7 +82,7 @@ class Surroundings:
 
     def _meet(self, name: str, value: Any, names: set[str], entered: set[int]) -> None:
         if isinstance(value, types.ModuleType):
-            if _is_own(value.__name__) and id(vars(value)) not in entered:
+            if self._is_own(value.__name__) and id(vars(value)) not in entered:
                 entered.add(id(vars(value)))
                 self._look_into(vars(value), f"{name}.", names, entered)
         elif isinstance(value, type):
@@ -91,13 +93,13 @@ class Surroundings:
                 self._hold(name, value)
         else:
             self._todo += _functions_in(value)
-            if isinstance(value, _HOLDERS) or _is_users_class(type(value)):
+            if isinstance(value, _HOLDERS) or self._is_own(type(value).__module__) or _is_users_class(type(value)):
                 self._hold(name, value)
                 self._meet_class(type(value))
 
     def _meet_class(self, kind: type) -> None:
         for base in kind.__mro__:
-            if _is_own(base.__module__) and self._is_new(base):
+            if self._is_own(base.__module__) and self._is_new(base):
                 self.classes.append(base)
                 for name, value in vars(base).items():
                     self._todo += [value, *_functions_in(value)]
@@ -107,6 +109,10 @@ class Surroundings:
     def _hold(self, name: str, value: Any) -> None:
         if type(value) not in ATOMS and not isinstance(value, (type, types.ModuleType)):
             self.held[name] = value
+
+    def _is_own(self, module: str) -> bool:
+        file = _file_of(module)
+        return module in self._own or (file is not None and is_users(file) and not is_installed(file))
 
     def _is_new(self, each: Any) -> bool:
         new = id(each) not in self._seen
@@ -151,11 +157,6 @@ def _contents(cell: types.CellType) -> Any:
 def _file_of(module: str) -> str | None:
     """A notebook, and what is typed in, has no file, and is the user's."""
     return getattr(sys.modules.get(module), "__file__", "" if module == "__main__" else None)
-
-
-def _is_own(module: str) -> bool:
-    file = _file_of(module)
-    return file is not None and is_users(file) and not is_installed(file)
 
 
 def _is_users_class(kind: type) -> bool:
