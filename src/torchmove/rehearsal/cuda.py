@@ -11,13 +11,15 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from torchmove._interrupts import HeldInterrupts
 from torchmove.rehearsal.standin import StandIn
 
 
 @contextmanager
 def harmless() -> Iterator[None]:
     # Optimizers import torch's compiler when they are first used, and it takes stock of torch.cuda: of the real one.
-    importlib.import_module("torch._dynamo")
+    with HeldInterrupts():  # half imported it would be of no use to anybody any more
+        importlib.import_module("torch._dynamo")
     with ExitStack() as patches:
         for name, value in _STANDS_IN.items():
             if hasattr(torch.cuda, name):

@@ -7,7 +7,7 @@ import random
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,14 +17,15 @@ from torch import Tensor
 
 from torchmove._stored import ATOMS, attributes
 from torchmove._undo import Undo
+from torchmove.rehearsal.caches import clear_if_filled, entries_of, insides_of
 
 _CONTAINERS = (dict, list, set, deque)
 
 
 def remember(holders: Iterable[Any], undo: Undo) -> None:
     """The contents of holders, and of the plain containers in them."""
-    seen: set[int] = set()
     todo = list(holders)
+    seen = {*map(id, insides_of(todo))}
     while todo:
         holder = todo.pop()
         # Threads wait at an event or a lock: put back, it would not know of them.
@@ -46,9 +47,25 @@ def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
     elif isinstance(holder, types.FunctionType):
         yield from _cells(holder, undo)
     elif isinstance(holder, functools._lru_cache_wrapper):
-        undo.append(holder.cache_clear)
+        undo.append(partial(clear_if_filled, holder, entries_of(holder)))
+    else:
+        _remember_random(holder, undo)
     if not isinstance(holder, (type, types.ModuleType, Tensor)):
         yield from _attributes(holder, undo)
+
+
+def _remember_random(holder: Any, undo: Undo) -> None:
+    """A generator of random numbers goes on where it was."""
+    if isinstance(holder, random.Random):
+        with suppress(NotImplementedError):  # it asks the operating system
+            undo.append(partial(holder.setstate, holder.getstate()))
+    elif isinstance(holder, torch.Generator):
+        if holder.device.type == "cpu":
+            undo.append(partial(holder.set_state, holder.get_state()))
+    elif type(holder).__module__.startswith("numpy.random"):
+        bits = getattr(holder, "_bit_generator", holder)
+        if isinstance(getattr(bits, "state", None), dict):
+            undo.append(partial(setattr, bits, "state", bits.state))
 
 
 def _cells(function: types.FunctionType, undo: Undo) -> Iterator[Any]:
@@ -100,22 +117,63 @@ def _set_slot(holder: Any, name: str, value: Any) -> None:
         object.__setattr__(holder, name, value)
 
 
+def remember_names(names: Mapping[tuple[int, str], dict[str, Any]], classes: Iterable[type], undo: Undo) -> None:
+    """What the variables of modules and the attributes of classes are bound to."""
+    for (_, name), space in names.items():
+        undo.append(partial(_bind, space, name, space.get(name, _UNBOUND)))
+    for kind in classes:
+        undo.append(partial(_bind_attributes, kind, dict(vars(kind))))
+
+
+def _bind(space: dict[str, Any], name: str, value: Any) -> None:
+    if value is _UNBOUND:
+        if not isinstance(space.get(name), types.ModuleType):  # it was imported, and stays so
+            space.pop(name, None)
+    elif space.get(name, _UNBOUND) is not value:
+        space[name] = value
+
+
+def _bind_attributes(kind: type, before: dict[str, Any]) -> None:
+    """But for what Python itself keeps there."""
+    now = dict(vars(kind))
+    for name in (name for name in {**now, **before} if not name.startswith("__")):
+        if name not in before:
+            type.__delattr__(kind, name)
+        elif now.get(name, _UNBOUND) is not before[name]:
+            type.__setattr__(kind, name, before[name])
+
+
+_UNBOUND = object()
+
+
 def remember_globals(undo: Undo) -> None:
-    """Random numbers, and the modes that a step may leave switched."""
+    """Random numbers, and the modes that a step may leave switched. To put them back imports nothing: an import may be
+    what was interrupted."""
     undo += [partial(torch.set_rng_state, torch.get_rng_state()), partial(random.setstate, random.getstate())]
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        undo.append(partial(numpy.random.set_state, numpy.random.get_state()))
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        undo.append(partial(numpy_random.set_state, numpy_random.get_state()))
     undo.append(partial(torch.set_grad_enabled, torch.is_grad_enabled()))
     undo.append(partial(torch.set_default_dtype, torch.get_default_dtype()))
-    undo.append(partial(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled()))
-    undo.append(partial(torch.autograd.set_detect_anomaly, torch.is_anomaly_enabled()))
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    undo.append(partial(_set_deterministic, deterministic, torch.is_deterministic_algorithms_warn_only_enabled()))
+    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    undo.append(partial(torch.set_anomaly_enabled, *anomaly))
     undo.append(partial(torch.set_num_threads, torch.get_num_threads()))
     cudnn: Any = torch.backends.cudnn
     undo += [
         partial(_set_flag, cudnn, name, getattr(cudnn, name)) for name in ("benchmark", "deterministic", "enabled")
     ]
     undo.append(partial(_set_default_device, torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")))
+
+
+def _set_deterministic(mode: bool, warn_only: bool) -> None:
+    """As torch.use_deterministic_algorithms does; but that one imports torch's compiler."""
+    switched = torch.are_deterministic_algorithms_enabled() != mode
+    torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
+    compiler: Any = sys.modules.get("torch._inductor.config")
+    if switched and getattr(compiler, "deterministic", mode) != mode:
+        compiler.deterministic = mode
 
 
 def _set_flag(holder: Any, name: str, value: Any) -> None:

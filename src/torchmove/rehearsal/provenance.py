@@ -21,6 +21,8 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
 
+_PACKAGES = ("site-packages", "dist-packages")
+
 
 class Line(NamedTuple):
     """A line of code."""
@@ -107,6 +109,10 @@ def is_users(file: str) -> bool:
     if file.startswith((_TORCH, _OURS, "<frozen", "<__array_function__")):
         return False
     return file.startswith(_INSTALLED) or not file.startswith(_STANDARD)
+
+
+def is_installed(file: str) -> bool:
+    return file.startswith(_INSTALLED) or any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
 
 
 def users_line_of(error: BaseException) -> Line:

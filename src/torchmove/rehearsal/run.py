@@ -28,13 +28,14 @@ from torchmove._undo import Undo, put_back
 from torchmove.rehearsal import cuda
 from torchmove.rehearsal.disguise import Disguise
 from torchmove.rehearsal.kinds import provenance_of
-from torchmove.rehearsal.memento import remember, remember_globals
+from torchmove.rehearsal.memento import remember, remember_globals, remember_names
 from torchmove.rehearsal.provenance import Line, Provenance, users_line_of
 from torchmove.rehearsal.result import Finding, Rehearsal
+from torchmove.rehearsal.saving import nothing_saved
 from torchmove.rehearsal.scene import dress, set_up
 from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
-from torchmove.rehearsal.surroundings import globals_of
+from torchmove.rehearsal.surroundings import Surroundings
 from torchmove.rehearsal.threads import Company
 
 MovedBy = Literal["torchmove", "to"]
@@ -150,9 +151,9 @@ class _Rehearsing:
         self.states = {name: each for name, each in named.items() if not _is_data(each)}
         if not isinstance(step, types.FunctionType):
             self.states.setdefault("step", step.__self__ if isinstance(step, types.MethodType) else step)
-        modules = [each for each in self.states.values() if isinstance(each, nn.Module)]
         given = {id(each) for each in (*named.values(), *self.states.values())}
-        found = globals_of(step, modules).items()
+        self.around = Surroundings(step, self.states.values())
+        found = self.around.held.items()
         self.outside = {name: each for name, each in found if id(each) not in given and name not in named}
         self.named = {"step": step, **self.outside, **named, **self.states}
         self.stage = Stage(home, real=data == "real", tell=self.tell, find=self.find)
@@ -165,7 +166,7 @@ class _Rehearsing:
         try:
             with HeldInterrupts():
                 self.set_up(undo)
-            with self.lazy_parameters(undo), cuda.harmless(), self.company.followed():
+            with self.lazy_parameters(undo), cuda.harmless(), nothing_saved(self.stage), self.company.followed():
                 try:
                     with Disguise(self.stage), self.stage:
                         self.perform()
@@ -188,6 +189,7 @@ class _Rehearsing:
 
     def set_up(self, undo: Undo) -> None:
         remember_globals(undo)
+        remember_names(self.around.names, self.around.classes, undo)
         with plain_torch():
             inventory = _survey.survey(self.named)
             remember([*self.named.values(), *(holder for holder, _ in inventory.holders.values())], undo)

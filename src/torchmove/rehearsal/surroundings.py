@@ -1,41 +1,123 @@
-"""What a step reaches besides what it is given: the globals that it, and the functions it calls, name in their code."""
+"""What a step reaches besides what it is given: by the names in its code, and in that of the functions it calls."""
 
 from __future__ import annotations
 
+import argparse
 import functools
+import random
+import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from torchmove.rehearsal.provenance import is_users
+from torchmove._stored import ATOMS
+from torchmove.rehearsal.provenance import is_installed, is_users
 
-_HOLDERS = (nn.Module, Optimizer, LRScheduler, Tensor, dict, list, set, deque, functools._lru_cache_wrapper)
+_HOLDERS = (
+    *(nn.Module, Optimizer, LRScheduler, Tensor, torch.Generator, random.Random),
+    *(dict, list, set, tuple, deque, functools._lru_cache_wrapper, types.SimpleNamespace, argparse.Namespace),
+)
 
 
-def globals_of(step: Callable[..., Any], modules: list[nn.Module]) -> dict[str, Any]:
-    """By their names. A step that is written in a notebook has its model there."""
-    found: dict[str, Any] = {}
-    todo = [function_of(step), *(type(each).forward for module in modules for each in module.modules())]
-    seen: set[int] = set()
-    while todo:
-        function = todo.pop()
-        if not isinstance(function, types.FunctionType) or id(function) in seen:
-            continue
-        seen.add(id(function))
-        if not is_users(function.__code__.co_filename):
-            continue
-        for name in _names(function.__code__):
-            value = function.__globals__.get(name)
-            if isinstance(value, types.FunctionType):
-                todo.append(value)
-            elif isinstance(value, _HOLDERS) or type(value).__module__ == function.__module__:
-                found[name] = value
-    return {name: value for name, value in found.items() if not isinstance(value, (type, types.ModuleType))}
+class Surroundings:
+    """`held`: what holds something, by its name. `names`: those the code may bind anew, and where. `classes`: likewise,
+    the user's.
+
+    Of the user's own modules what the code names is looked at; those of installed libraries are not entered.
+    """
+
+    def __init__(self, step: Callable[..., Any], objects: Iterable[Any]) -> None:
+        self.held: dict[str, Any] = {}
+        self.names: dict[tuple[int, str], dict[str, Any]] = {}
+        self.classes: list[type] = []
+        self._seen: set[int] = set()
+        self._own: set[str] = set()  # modules of the user's by their names; one that was executed is known only so
+        self._todo: list[Any] = [function_of(step)]
+        for each in objects:
+            self._meet_class(type(each))
+            for module in each.modules() if isinstance(each, nn.Module) else ():
+                self._meet_class(type(module))
+                self._todo.append(type(module).forward)
+        while self._todo:
+            self._read(self._todo.pop())
+
+    def _read(self, function: Any) -> None:
+        if not isinstance(function, types.FunctionType) or not self._is_new(function):
+            return
+        code, around = function.__code__, function.__globals__
+        if not is_users(code.co_filename):
+            return
+        names = {*_names(code)}
+        if is_installed(code.co_filename):
+            self._look_around(around, function.__module__, names)
+            return
+        self._own.add(function.__module__)
+        self._look_into(around, "", names, {id(around)})
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            value = _contents(cell)  # what holds something there is found with the function
+            self._todo += [value, *_functions_in(value)]
+            if isinstance(value, (type, types.ModuleType)):
+                self._meet(name, value, names, {id(around)})
+
+    def _look_around(self, space: dict[str, Any], module: str, names: set[str]) -> None:
+        """In a module of an installed library."""
+        for name in names & space.keys():
+            value = space[name]
+            self._todo.append(value)
+            if isinstance(value, _HOLDERS) or type(value).__module__ == module:
+                self._hold(name, value)
+
+    def _look_into(self, space: dict[str, Any], before: str, names: set[str], entered: set[int]) -> None:
+        """In a module of the user's. `entered`: the modules that this code has led to."""
+        for name in names:
+            self.names[id(space), name] = space
+            if name in space:
+                self._meet(before + name, space[name], names, entered)
+
+    def _meet(self, name: str, value: Any, names: set[str], entered: set[int]) -> None:
+        if isinstance(value, types.ModuleType):
+            if self._is_own(value.__name__) and id(vars(value)) not in entered:
+                entered.add(id(vars(value)))
+                self._look_into(vars(value), f"{name}.", names, entered)
+        elif isinstance(value, type):
+            self._meet_class(value)
+        elif isinstance(value, types.FunctionType):
+            self._todo.append(value)
+            if value.__closure__ and not is_installed(value.__code__.co_filename):
+                self._hold(name, value)
+        else:
+            self._todo += _functions_in(value)
+            if isinstance(value, _HOLDERS) or self._is_own(type(value).__module__) or _is_users_class(type(value)):
+                self._hold(name, value)
+                self._meet_class(type(value))
+
+    def _meet_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if self._is_own(base.__module__) and self._is_new(base):
+                self.classes.append(base)
+                for name, value in vars(base).items():
+                    self._todo += [value, *_functions_in(value)]
+                    if isinstance(value, _HOLDERS) and not name.startswith("__"):
+                        self._hold(f"{base.__name__}.{name}", value)
+
+    def _hold(self, name: str, value: Any) -> None:
+        if type(value) not in ATOMS and not isinstance(value, (type, types.ModuleType)):
+            self.held[name] = value
+
+    def _is_own(self, module: str) -> bool:
+        file = _file_of(module)
+        return module in self._own or (file is not None and is_users(file) and not is_installed(file))
+
+    def _is_new(self, each: Any) -> bool:
+        new = id(each) not in self._seen
+        self._seen.add(id(each))
+        return new
 
 
 def function_of(step: Any) -> Any:
@@ -47,8 +129,36 @@ def function_of(step: Any) -> Any:
     return step if isinstance(step, types.FunctionType) else vars(type(step)).get("__call__")
 
 
+def _functions_in(value: Any) -> list[Any]:
+    """The functions that something of Python's own wraps."""
+    if isinstance(value, property):
+        return [value.fget, value.fset]
+    if isinstance(value, functools.cached_property):
+        return [value.func]
+    if isinstance(value, (functools._lru_cache_wrapper, staticmethod, classmethod)):
+        return [value.__wrapped__, getattr(value.__wrapped__, "__wrapped__", None)]
+    return [function_of(value)] if isinstance(value, (functools.partial, types.MethodType)) else []
+
+
 def _names(code: types.CodeType) -> Iterator[str]:
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from _names(inner)
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
+
+
+def _file_of(module: str) -> str | None:
+    """A notebook, and what is typed in, has no file, and is the user's."""
+    return getattr(sys.modules.get(module), "__file__", "" if module == "__main__" else None)
+
+
+def _is_users_class(kind: type) -> bool:
+    file = _file_of(kind.__module__)
+    return file is not None and is_users(file)
