@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 import threading
 import types
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import parameter
 from torch.optim import Optimizer
 
@@ -27,6 +25,7 @@ from torchmove._storage import plain_torch
 from torchmove._undo import Undo, put_back
 from torchmove.rehearsal import cuda
 from torchmove.rehearsal.disguise import Disguise
+from torchmove.rehearsal.given import is_data, trained_in
 from torchmove.rehearsal.kinds import provenance_of
 from torchmove.rehearsal.memento import remember, remember_globals
 from torchmove.rehearsal.provenance import Line, Provenance, users_line_of
@@ -39,7 +38,6 @@ from torchmove.rehearsal.threads import followed
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["shapes", "real"]
-_DATA = (Tensor, Mapping, list, tuple, set, deque)  # what a loader delivers: nobody moves it before the step
 _one_at_a_time, _under_way = threading.RLock(), threading.local()
 
 
@@ -56,8 +54,8 @@ def rehearse(
 
     Args:
         step: your function.
-        *objects: what it is called with; their tensors are stand-ins meanwhile. Modules, optimizers and the like are on
-            the device when it begins; tensors and containers of tensors, such as a batch, are on the CPU.
+        *objects: what it is called with; their tensors are stand-ins meanwhile. Modules, optimizers and what holds them
+            are on the device when it begins; tensors and containers of tensors, such as a batch, are on the CPU.
         to: the device, which need not be there.
         moved_by: "torchmove" puts them where tm.move would, "to" where Module.to would.
         data: "shapes" computes with shapes alone, "real" with real values, for steps that look at them.
@@ -144,10 +142,11 @@ class _Rehearsing:
         data: Data,
     ) -> None:
         self.step, self.objects, self.home, self.moved_by = step, objects, home, moved_by
-        self.states = {name: each for name, each in named.items() if not _is_data(each)}
+        self.states = {name: each for name, each in named.items() if not is_data(each)}
         if not isinstance(step, types.FunctionType):
             self.states.setdefault("step", step.__self__ if isinstance(step, types.MethodType) else step)
-        modules = [each for each in self.states.values() if isinstance(each, nn.Module)]
+        self.trained = list(trained_in(list(self.states.values())))
+        modules = [each for each in self.trained if isinstance(each, nn.Module)]
         given = {id(each) for each in (*named.values(), *self.states.values())}
         found = globals_of(step, modules).items()
         self.outside = {name: each for name, each in found if id(each) not in given and name not in named}
@@ -222,7 +221,7 @@ class _Rehearsing:
     def perform(self) -> None:
         try:
             if self.moved_by == "to":
-                for each in self.states.values():
+                for each in self.trained:
                     if isinstance(each, nn.Module):
                         each.to(self.home)
             self.step(*self.objects)
@@ -260,15 +259,11 @@ class _Rehearsing:
 
     def mark_state(self) -> None:
         """What an optimizer holds now it will hold in the next step too."""
-        for optimizer in (each for each in self.states.values() if isinstance(each, Optimizer)):
+        for optimizer in (each for each in self.trained if isinstance(each, Optimizer)):
             for state in optimizer.state.values():
                 for value in state.values():
                     if isinstance(value, StandIn):
                         self.stage.meter.mark(value._behind, "optimizer")
-
-
-def _is_data(each: Any) -> bool:
-    return isinstance(each, _DATA) or (dataclasses.is_dataclass(each) and not isinstance(each, nn.Module))
 
 
 def _place(device: torch.device) -> torch.device:

@@ -1,0 +1,111 @@
+"""What a rehearsal makes of what it is given: states and data, wrapped and compiled models, devices, loaders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import torchmove as tm
+
+
+def line_of(text: str) -> int:
+    with open(__file__) as source:
+        return next(number for number, line in enumerate(source, 1) if text in line and "line_of" not in line)
+
+
+def kinds(found: tm.Rehearsal) -> list[tuple[int, str]]:
+    return [(finding.line, finding.kind) for finding in found.findings if not finding.is_note]
+
+
+# ---------------------------------------------------------------- containers: states and data
+
+
+class Pair(NamedTuple):
+    model: nn.Module
+    optimizer: Any
+
+
+@dataclass
+class State:
+    model: nn.Module
+    optimizer: Any
+
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 1)
+        self.table = torch.ones(1)
+
+    def forward(self, x):
+        return self.inner(x) + self.table
+
+
+HELD = {
+    "dict": (lambda model, optimizer: {"model": model, "optimizer": optimizer}, lambda held: held.values()),
+    "list": (lambda model, optimizer: [model, optimizer], lambda held: held),
+    "NamedTuple": (Pair, lambda held: held),
+    "dataclass": (State, lambda held: (held.model, held.optimizer)),
+    "object": (Trainer, lambda held: (held.model, held.optimizer)),
+    "deep": (
+        lambda model, optimizer: {"all": [(State(model, None),), {"optimizer": optimizer}]},
+        lambda held: (held["all"][0][0].model, held["all"][1]["optimizer"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("moved_by", ["torchmove", "to"])
+@pytest.mark.parametrize("kind", HELD)
+def test_a_container_with_a_module_in_it_is_moved_as_the_module_alone_would_be(kind, moved_by):
+    held, parts = HELD[kind]
+
+    def step(state, x):
+        model, optimizer = parts(state)
+        model(x.to("cuda")).sum().backward()
+        optimizer.step()
+
+    def alone(model, optimizer, x):
+        step(state, x)
+
+    model = Net()
+    state = held(model, torch.optim.AdamW(model.parameters()))
+    found = tm.rehearse(step, state, torch.ones(3, 4), moved_by=moved_by)
+    assert kinds(found) == ([] if moved_by == "torchmove" else [(line_of("self.inner(x) + self.table"), "attribute")])
+    assert found.stopped == ""
+    model, optimizer = parts(state)
+    assert found.peak == tm.rehearse(alone, model, optimizer, torch.ones(3, 4), moved_by=moved_by).peak
+
+
+def test_containers_of_tensors_and_numbers_are_data():
+    @dataclass
+    class Batch:
+        x: torch.Tensor
+        length: int
+
+    def step(model, batch, more):
+        model.weight @ batch.x  # the batch
+        model.weight @ more["x"][0]  # and more of it
+
+    found = tm.rehearse(step, nn.Linear(4, 1), Batch(torch.ones(4, 3), 3), {"x": [torch.ones(4, 2), 1.0]})
+    assert kinds(found) == [
+        (line_of("model.weight @ batch.x  # the batch"), "input"),
+        (line_of('model.weight @ more["x"][0]  # and more of it'), "input"),
+    ]
+
+
+def test_a_container_that_holds_itself_is_looked_through_once():
+    def step(state, batch):
+        state["model"](batch["x"].to("cuda"))
+
+    state, batch = {"model": Net()}, {"x": torch.ones(3, 4)}
+    state["self"], batch["self"] = state, [batch]
+    assert tm.rehearse(step, state, batch).ok
