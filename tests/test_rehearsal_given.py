@@ -11,6 +11,8 @@ from torch import nn
 
 import torchmove as tm
 
+X = torch.ones(3, 4)
+
 
 def line_of(text: str) -> int:
     with open(__file__) as source:
@@ -78,11 +80,11 @@ def test_a_container_with_a_module_in_it_is_moved_as_the_module_alone_would_be(k
 
     model = Net()
     state = held(model, torch.optim.AdamW(model.parameters()))
-    found = tm.rehearse(step, state, torch.ones(3, 4), moved_by=moved_by)
+    found = tm.rehearse(step, state, X, moved_by=moved_by)
     assert kinds(found) == ([] if moved_by == "torchmove" else [(line_of("self.inner(x) + self.table"), "attribute")])
     assert found.stopped == ""
     model, optimizer = parts(state)
-    assert found.peak == tm.rehearse(alone, model, optimizer, torch.ones(3, 4), moved_by=moved_by).peak
+    assert found.peak == tm.rehearse(alone, model, optimizer, X, moved_by=moved_by).peak
 
 
 def test_containers_of_tensors_and_numbers_are_data():
@@ -106,6 +108,59 @@ def test_a_container_that_holds_itself_is_looked_through_once():
     def step(state, batch):
         state["model"](batch["x"].to("cuda"))
 
-    state, batch = {"model": Net()}, {"x": torch.ones(3, 4)}
+    state, batch = {"model": Net()}, {"x": X}
     state["self"], batch["self"] = state, [batch]
     assert tm.rehearse(step, state, batch).ok
+
+
+# ---------------------------------------------------------------- states that do not move
+
+
+def forward(model, x):
+    model(x.to("cuda")).sum().backward()
+
+
+def traced():
+    return torch.jit.trace(nn.Linear(4, 1), X)
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        (lambda: nn.DataParallel(nn.Linear(4, 1)), "R020"),
+        (lambda: nn.Sequential(traced(), nn.Linear(1, 1)), "R022"),
+    ],
+)
+def test_a_state_that_tm_move_refuses_is_none_on_which_the_step_runs(made, code):
+    found = tm.rehearse(forward, made(), X)
+    assert not found.ok
+    assert found.findings == ()
+    assert found.stopped.startswith(f"tm.move refuses this state:\n      {code} ")
+    assert "Instead: " in found.stopped
+
+
+@pytest.fixture
+def wrapped(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
+    yield nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+    torch.distributed.destroy_process_group()
+
+
+def test_a_state_that_tm_move_refuses_can_be_rehearsed_as_module_to_moves_it(wrapped):
+    weight, before = wrapped.module.weight, wrapped.module.weight.detach().clone()
+    optimizer = torch.optim.SGD(wrapped.parameters())
+    assert "R020 wrapped: " in tm.rehearse(lambda wrapped, _, x: forward(wrapped, x), wrapped, optimizer, X).stopped
+    assert tm.rehearse(forward, wrapped, X, moved_by="to").ok
+    assert wrapped.module.weight is weight
+    assert type(weight) is nn.Parameter
+    assert torch.equal(weight, before)
+    assert weight.grad is None
+
+
+def test_what_is_inside_a_traced_program_nobody_sees():
+    found = tm.rehearse(forward, traced(), X, moved_by="to")
+    assert found.stopped.startswith("a rehearsal does not see what is in this:\n      R022 ")
+
+
+def test_weights_without_bytes_are_no_obstacle():
+    assert tm.rehearse(forward, nn.Linear(4, 1, device="meta"), X).ok

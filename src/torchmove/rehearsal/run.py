@@ -38,6 +38,11 @@ from torchmove.rehearsal.threads import followed
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["shapes", "real"]
+# What keeps a step from beginning, by how it is moved: not that there are no bytes yet, nor what a move sees to itself.
+_IN_THE_WAY = {
+    "torchmove": ("tm.move refuses this state", {f"R02{each}" for each in (0, 1, 2, 3, 4, 5, 6, 7, 9)}),
+    "to": ("a rehearsal does not see what is in this", {"R022", "R023"}),
+}
 _one_at_a_time, _under_way = threading.RLock(), threading.local()
 
 
@@ -160,10 +165,8 @@ class _Rehearsing:
         try:
             with HeldInterrupts():
                 self.set_up(undo)
-            stage, threads = self.stage, followed(self.stage, self.broke_off)
-            with self.lazy_parameters(undo), cuda.harmless(), threads, Disguise(stage), stage:
-                self.perform()
-            self.mark_state()
+            if not self.stopped:
+                self.on_stage(undo)
             if not self.stopped and not self.stage.meter.saw_any:
                 self.stopped = (
                     f"nothing ever was on {self.home}: give the model to the rehearsal, and send the batch there"
@@ -195,10 +198,15 @@ class _Rehearsing:
     def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:
         """Where each tensor is when the step begins, by its id."""
         places = {id(tensor): _place(tensor.device) for tensor in inventory.slots.tensors}
-        if self.states and self.moved_by == "torchmove":
-            plan = _move.plan_for(self.states, self.home, (), lambda _: None)
+        if not self.states:
+            return places
+        plan = _move.plan_for(self.states, self.home, (), lambda _: None)
+        if self.moved_by == "torchmove":
             places.update(zip(map(id, plan.inventory.slots.tensors), plan.placement, strict=True))
             repoint_all(plan.repoints, undo)
+        why, codes = _IN_THE_WAY[self.moved_by]
+        refused = [f"\n      {each}" for each in plan.refusals if each.code in codes]
+        self.stopped = f"{why}:{''.join(refused)}" if refused else ""
         return places
 
     @contextmanager
@@ -217,6 +225,12 @@ class _Rehearsing:
             yield
 
     # ------------------------------------------------------------ meanwhile
+
+    def on_stage(self, undo: Undo) -> None:
+        stage, threads = self.stage, followed(self.stage, self.broke_off)
+        with self.lazy_parameters(undo), cuda.harmless(), threads, Disguise(stage), stage:
+            self.perform()
+        self.mark_state()
 
     def perform(self) -> None:
         try:

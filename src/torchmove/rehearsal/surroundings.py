@@ -20,7 +20,8 @@ _HOLDERS = (nn.Module, Optimizer, LRScheduler, Tensor, dict, list, set, deque, f
 def globals_of(step: Callable[..., Any], modules: list[nn.Module]) -> dict[str, Any]:
     """By their names. A step that is written in a notebook has its model there."""
     found: dict[str, Any] = {}
-    todo = [function_of(step), *(type(each).forward for module in modules for each in module.modules())]
+    kinds = {type(each) for module in modules for each in module.modules()}
+    todo = [function_of(step), *(getattr(kind, "forward", None) for kind in kinds)]
     seen: set[int] = set()
     while todo:
         function = todo.pop()
