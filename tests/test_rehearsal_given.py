@@ -164,3 +164,62 @@ def test_what_is_inside_a_traced_program_nobody_sees():
 
 def test_weights_without_bytes_are_no_obstacle():
     assert tm.rehearse(forward, nn.Linear(4, 1, device="meta"), X).ok
+
+
+# ---------------------------------------------------------------- a device that was decided too early
+
+DEVICE = torch.device("cpu")  # as `"cuda" if torch.cuda.is_available() else "cpu"` says where there is no GPU
+
+
+def decided(model, batch):
+    x = batch.to(DEVICE)  # decided at import
+    model.weight @ x  # with the batch
+
+
+def test_a_batch_that_was_sent_to_a_device_of_yesterday():
+    (finding,) = tm.rehearse(decided, nn.Linear(4, 1), X.T).findings
+    assert (finding.line, finding.kind) == (line_of("model.weight @ x  # with the batch"), "input")
+    where = f"test_rehearsal_given.py:{line_of('batch.to(DEVICE)  # decided at import')}"
+    assert finding.why == (
+        f"mm with a tensor on cpu: tensor is on cpu; {where} sends it to cpu: "
+        "a device that was decided where there is no GPU is the CPU"
+    )
+    assert finding.remedy.startswith("decide the device inside the step, or take the model's: next(")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.zeros(4, 3, device=DEVICE),
+        lambda: torch.ones(4, 3).cuda().to(DEVICE),
+    ],
+)
+def test_a_tensor_that_was_put_on_a_device_of_yesterday(made):
+    (finding,) = tm.rehearse(lambda model: model.weight @ made(), nn.Linear(4, 1)).findings
+    assert finding.kind == "stale-device"
+    assert "it was put on cpu: a device that was decided where there is no GPU is the CPU" in finding.why
+    assert finding.remedy.startswith("decide the device inside the step")
+
+
+def test_a_device_that_is_decided_inside_the_step_is_right():
+    def step(model, x):
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model(x.to(device) + torch.zeros(4, device=next(model.parameters()).device))
+
+    assert tm.rehearse(step, nn.Linear(4, 1), X).findings == ()
+
+
+def test_what_was_sent_to_the_cpu_by_name_is_what_it_was():
+    def step(model, x):
+        model(x.to("cpu").cpu())
+
+    (finding,) = tm.rehearse(step, nn.Linear(4, 1), X).findings
+    assert (finding.kind, finding.remedy) == ("input", "X = X.to(device), before it is used")
+
+
+def test_what_was_sent_to_where_another_tensor_is_is_what_it_was():
+    def step(model, x, y):
+        model(x.to(y.device).type_as(y).to(y))
+
+    (finding,) = tm.rehearse(step, nn.Linear(4, 1), X, torch.ones(2)).findings
+    assert (finding.kind, finding.remedy) == ("input", "X = X.to(device), before it is used")
