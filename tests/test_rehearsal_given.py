@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 import torchmove as tm
 
@@ -223,3 +224,70 @@ def test_what_was_sent_to_where_another_tensor_is_is_what_it_was():
 
     (finding,) = tm.rehearse(step, nn.Linear(4, 1), X, torch.ones(2)).findings
     assert (finding.kind, finding.remedy) == ("input", "X = X.to(device), before it is used")
+
+
+# ---------------------------------------------------------------- loaders
+
+
+class Numbers(Dataset):
+    def __init__(self, fails=False):
+        self.table, self.fails = torch.arange(8.0), fails
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if self.fails:
+            raise ValueError("no such number")
+        return {"x": torch.ones(4) * self.table[index], "y": torch.tensor([1.0])}
+
+
+def epoch(model, optimizer, loader):
+    for batch in loader:
+        (model(batch["x"].to("cuda")) - batch["y"].to("cuda")).sum().backward()
+        optimizer.step()
+
+
+def careless(model, optimizer, loader):
+    for batch in loader:
+        loss = model(batch["x"].to("cuda")) - batch["y"]  # not sent
+        loss.sum().backward()
+        optimizer.step()
+
+
+LOADERS = {
+    "none": {"num_workers": 0},
+    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
+    "spawn": {"num_workers": 1, "multiprocessing_context": "spawn"},
+    "persistent": {"num_workers": 1, "multiprocessing_context": "fork", "persistent_workers": True},
+    "pinned": {"num_workers": 1, "multiprocessing_context": "fork", "pin_memory": True},
+}
+
+
+def loaded(kind, **options):
+    return DataLoader(Numbers(**options), batch_size=4, shuffle=True, timeout=60 * (kind != "none"), **LOADERS[kind])
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument", "ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("kind", LOADERS)
+def test_what_a_loader_delivers_is_an_input_wherever_it_was_made(kind):
+    model, loader = nn.Linear(4, 1), loaded(kind)
+    optimizer = torch.optim.AdamW(model.parameters())
+    right = tm.rehearse(epoch, model, optimizer, loader)
+    assert (right.findings, right.stopped) == ((), "")
+    found = tm.rehearse(careless, model, optimizer, loader)
+    assert found.stopped == ""
+    (finding,) = found.findings
+    assert (finding.line, finding.kind) == (line_of('- batch["y"]  # not sent'), "input")
+    assert finding.why == "sub with a tensor on cpu: the loader delivers it on cpu"
+    assert loader._iterator is None
+    delivered = torch.cat([batch["x"] for batch in loader])
+    assert type(delivered) is torch.Tensor
+    assert sorted(delivered[:, 0].tolist()) == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_worker_that_fails_stops_the_rehearsal():
+    model = nn.Linear(4, 1)
+    found = tm.rehearse(epoch, model, torch.optim.SGD(model.parameters()), loaded("fork", fails=True))
+    assert "ValueError: Caught ValueError in DataLoader worker process 0." in found.stopped

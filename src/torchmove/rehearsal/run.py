@@ -27,6 +27,7 @@ from torchmove.rehearsal import cuda
 from torchmove.rehearsal.disguise import Disguise
 from torchmove.rehearsal.given import is_data, trained_in
 from torchmove.rehearsal.kinds import provenance_of
+from torchmove.rehearsal.loaders import delivered
 from torchmove.rehearsal.memento import remember, remember_globals
 from torchmove.rehearsal.provenance import Line, Provenance, users_line_of
 from torchmove.rehearsal.result import Finding, Rehearsal
@@ -228,7 +229,7 @@ class _Rehearsing:
 
     def on_stage(self, undo: Undo) -> None:
         stage, threads = self.stage, followed(self.stage, self.broke_off)
-        with self.lazy_parameters(undo), cuda.harmless(), threads, Disguise(stage), stage:
+        with self.lazy_parameters(undo), cuda.harmless(), delivered(stage), threads, Disguise(stage), stage:
             self.perform()
         self.mark_state()
 

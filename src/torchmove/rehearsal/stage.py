@@ -53,7 +53,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.home, self.real, self.tell, self.find = home, real, tell, find
         self.meter = Meter()
         self.now = Now()
-        self.over = False  # the step has ended; a thread of it may go on
+        self.over = False  # the step has ended, and a thread of it may go on; or this is another process
         self.one_at_a_time = threading.RLock()
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
         self.cpus: dict[
@@ -128,7 +128,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # ------------------------------------------------------------ operations
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.run(func, args, kwargs or {})
+        return func(*args, **(kwargs or {})) if self.over else self.run(func, args, kwargs or {})
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         with self.one_at_a_time:
