@@ -291,3 +291,59 @@ def test_a_worker_that_fails_stops_the_rehearsal():
     model = nn.Linear(4, 1)
     found = tm.rehearse(epoch, model, torch.optim.SGD(model.parameters()), loaded("fork", fails=True))
     assert "ValueError: Caught ValueError in DataLoader worker process 0." in found.stopped
+
+
+# ---------------------------------------------------------------- compiled code, and transforms
+
+
+@torch.compile
+def compiled(model, x):
+    return model.weight @ x + torch.zeros(3)  # made in compiled code
+
+
+@pytest.mark.parametrize("moved_by", ["torchmove", "to"])
+def test_compiled_code_runs_as_it_was_written(moved_by):
+    def step(model, optimizer, x):
+        model(x.to("cuda").T).sum().backward()
+        compiled(model, x.to("cuda"))
+        torch.compile(model.forward, mode="reduce-overhead")(x.to("cuda").T)
+        optimizer.step()
+
+    model = torch.compile(nn.Linear(4, 1))
+    found = tm.rehearse(step, model, torch.optim.AdamW(model.parameters()), X.T, moved_by=moved_by)
+    assert found.stopped == ""
+    assert kinds(found) == [(line_of("torch.zeros(3)  # made in compiled code"), "factory")]
+
+
+def test_afterwards_code_is_compiled_again():
+    seen = []
+
+    def backend(graph, _):
+        seen.append(graph)
+        return graph.forward
+
+    model = torch.compile(nn.Linear(4, 1), backend=backend)
+    assert tm.rehearse(forward, model, X).ok
+    assert seen == []
+    model(X)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda model, x: torch.func.grad(lambda x: model(x).sum())(x),
+        torch.vmap(lambda model, x: model(x), in_dims=(None, 0)),
+        lambda model, x: torch.func.functionalize(model)(x),
+    ],
+    ids=["grad", "vmap", "functionalize"],
+)
+def test_where_a_transform_begins_the_rehearsal_stops_and_says_so(transform):
+    def step(model, x):
+        transform(model, x.to("cuda"))
+
+    found = tm.rehearse(step, nn.Linear(4, 1), X)
+    assert found.findings == ()
+    _, why, remedy = found.stopped.splitlines()
+    assert why.strip() == "torch.func's transforms wrap tensors, and a rehearsal does not see what is inside"
+    assert remedy.strip() == "fix: leave it out of the rehearsal"

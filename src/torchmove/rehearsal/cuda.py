@@ -19,6 +19,7 @@ def harmless() -> Iterator[None]:
     # Optimizers import torch's compiler when they are first used, and it takes stock of torch.cuda: of the real one.
     importlib.import_module("torch._dynamo")
     with ExitStack() as patches:
+        patches.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code runs as it was written
         for name, value in _STANDS_IN.items():
             if hasattr(torch.cuda, name):
                 patches.enter_context(patch.object(torch.cuda, name, value))

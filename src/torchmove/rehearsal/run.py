@@ -32,7 +32,7 @@ from torchmove.rehearsal.memento import remember, remember_globals
 from torchmove.rehearsal.provenance import Line, Provenance, users_line_of
 from torchmove.rehearsal.result import Finding, Rehearsal
 from torchmove.rehearsal.scene import dress, set_up
-from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
+from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
 from torchmove.rehearsal.surroundings import globals_of
 from torchmove.rehearsal.threads import followed
@@ -250,6 +250,8 @@ class _Rehearsing:
         if isinstance(error, CannotGoOn):
             remedy = "leave it out of the rehearsal" if self.stage.real else "rehearse with data='real'"
             self.stop(error, f"{error}: what is known does not tell how it goes on", remedy)
+        elif isinstance(error, NotFollowed):
+            self.stop(error, str(error), "leave it out of the rehearsal")
         elif said and "data is not allocated yet" in said[0]:
             why = "torch reads values by their address here"
             self.stop(error, why, "rehearse with data='real'; if it is so already, leave it out")

@@ -31,6 +31,10 @@ class CannotGoOn(Exception):
     """Shapes alone do not tell how the step goes on; says why."""
 
 
+class NotFollowed(Exception):
+    """The step does what no rehearsal follows; says what."""
+
+
 @contextmanager
 def off_stage() -> Iterator[None]:
     """For operations that are ours, on what is behind the stand-ins."""
@@ -238,6 +242,8 @@ _LIFTS = {aten.lift.default, aten.lift_fresh.default}
 
 def _has_stand_in(each: Any) -> bool:
     """A sparse tensor has none, nor has a parameter that waits for its shape."""
+    if isinstance(each, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(each):
+        raise NotFollowed("torch.func's transforms wrap tensors, and a rehearsal does not see what is inside")
     return isinstance(each, Tensor) and not is_lazy(each) and is_window(each)
 
 
