@@ -21,6 +21,7 @@ def harmless() -> Iterator[None]:
     with HeldInterrupts():  # half imported it would be of no use to anybody any more
         importlib.import_module("torch._dynamo")
     with ExitStack() as patches:
+        patches.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code runs as it was written
         for name, value in _STANDS_IN.items():
             if hasattr(torch.cuda, name):
                 patches.enter_context(patch.object(torch.cuda, name, value))

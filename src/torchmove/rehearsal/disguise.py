@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from torchmove.rehearsal.arguments import leaves, mapped
-from torchmove.rehearsal.provenance import Line, Provenance, factory, users_line
+from torchmove.rehearsal.devices import asked_for, sent_in_vain
+from torchmove.rehearsal.provenance import Provenance, factory, users_line
 from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
 
@@ -74,7 +74,7 @@ class Disguise(TorchFunctionMode):
     def asked_for(self, device: Any) -> Provenance:
         """Of a tensor that was to be on this very device."""
         _, came_from = self.stage.cpus.get(id(device), (None, None))
-        return came_from or _asked_for(self.place(device), users_line())
+        return came_from or asked_for(self.place(device), users_line())
 
     def default_place(self) -> torch.device:
         """Where `torch.set_default_device` says; torch itself would make a tensor there to tell."""
@@ -131,11 +131,14 @@ class Disguise(TorchFunctionMode):
         memory_format: torch.memory_format | None = None,
         asked: torch.device | None = None,
     ) -> Tensor:
-        place, dtype = place or tensor._place, dtype or tensor.dtype
+        explicit, place, dtype = place, place or tensor._place, dtype or tensor.dtype
         if place == tensor._place:
             options: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
             with self.making(Call(Tensor.to, (tensor,), {})):
-                return Tensor.to(tensor, dtype, copy=copy, **options)
+                stayed: StandIn = Tensor.to(tensor, dtype, copy=copy, **options)  # type: ignore[assignment]
+            if explicit and place == CPU and id(asked or explicit) not in self.stage.cpus:
+                stayed._provenance = sent_in_vain(stayed._provenance, users_line())
+            return stayed
         provenance = None if place == self.stage.home else self.asked_for(asked or place)
         sent: StandIn = _Send.apply(tensor, place, dtype, provenance)  # type: ignore[no-untyped-call]
         tensor._sent, sent._fetched = weakref.ref(sent), place == CPU
@@ -214,14 +217,6 @@ def _name(func: Any) -> str:
     return str(getattr(func, "__name__", func)).strip("_")
 
 
-def _asked_for(place: torch.device, line: Line) -> Provenance:
-    if _REMEMBERED.search(line.text):
-        remedy = "ask a parameter for its device instead of remembering it"
-        return Provenance("stale-device", f"it was put on {place}, where somebody remembered to be", remedy, line)
-    return Provenance("hard-coded", f"it was put on {place} by name", "use the device of the other tensors", line)
-
-
-_REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\()[\w.\[\]\"']*\bdevice\b")
 _CONSTRUCTORS = _device_constructors()
 _BACKWARD = ("gradient", "retain_graph", "create_graph", "inputs")  # in the order in which Tensor.backward takes them
 _ACTS: dict[Any, Callable[[Disguise, Call], Any]] = {

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 import threading
 import types
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import parameter
 from torch.optim import Optimizer
 
@@ -27,20 +25,26 @@ from torchmove._storage import plain_torch
 from torchmove._undo import Undo, put_back
 from torchmove.rehearsal import cuda
 from torchmove.rehearsal.disguise import Disguise
+from torchmove.rehearsal.given import is_data, trained_in
 from torchmove.rehearsal.kinds import provenance_of
+from torchmove.rehearsal.loaders import delivered
 from torchmove.rehearsal.memento import remember, remember_globals, remember_names
 from torchmove.rehearsal.provenance import Line, Provenance, users_line_of
 from torchmove.rehearsal.result import Finding, Rehearsal
 from torchmove.rehearsal.saving import nothing_saved
 from torchmove.rehearsal.scene import dress, set_up
-from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
+from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
 from torchmove.rehearsal.surroundings import Surroundings
 from torchmove.rehearsal.threads import Company
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["shapes", "real"]
-_DATA = (Tensor, Mapping, list, tuple, set, deque)  # what a loader delivers: nobody moves it before the step
+# What keeps a step from beginning, by how it is moved: not that there are no bytes yet, nor what a move sees to itself.
+_IN_THE_WAY = {
+    "torchmove": ("tm.move refuses this state", {f"R02{each}" for each in (0, 1, 2, 3, 4, 5, 6, 7, 9)}),
+    "to": ("a rehearsal does not see what is in this", {"R022", "R023"}),
+}
 _GOES_ON = "a thread of the step was still at work when it ended: what it does then is not followed; let the step wait"
 _one_at_a_time = threading.Lock()
 _under_way: list[Company] = []  # one, or none
@@ -59,8 +63,8 @@ def rehearse(
 
     Args:
         step: your function.
-        *objects: what it is called with; their tensors are stand-ins meanwhile. Modules, optimizers and the like are on
-            the device when it begins; tensors and containers of tensors, such as a batch, are on the CPU.
+        *objects: what it is called with; their tensors are stand-ins meanwhile. Modules, optimizers and what holds them
+            are on the device when it begins; tensors and containers of tensors, such as a batch, are on the CPU.
         to: the device, which need not be there.
         moved_by: "torchmove" puts them where tm.move would, "to" where Module.to would.
         data: "shapes" computes with shapes alone, "real" with real values, for steps that look at them.
@@ -148,11 +152,12 @@ class _Rehearsing:
         data: Data,
     ) -> None:
         self.step, self.objects, self.home, self.moved_by = step, objects, home, moved_by
-        self.states = {name: each for name, each in named.items() if not _is_data(each)}
+        self.states = {name: each for name, each in named.items() if not is_data(each)}
         if not isinstance(step, types.FunctionType):
             self.states.setdefault("step", step.__self__ if isinstance(step, types.MethodType) else step)
+        self.trained = list(trained_in(list(self.states.values())))
         given = {id(each) for each in (*named.values(), *self.states.values())}
-        self.around = Surroundings(step, self.states.values())
+        self.around = Surroundings(step, [*self.states.values(), *self.trained])
         found = self.around.held.items()
         self.outside = {name: each for name, each in found if id(each) not in given and name not in named}
         self.named = {"step": step, **self.outside, **named, **self.states}
@@ -166,14 +171,8 @@ class _Rehearsing:
         try:
             with HeldInterrupts():
                 self.set_up(undo)
-            with self.lazy_parameters(undo), cuda.harmless(), nothing_saved(self.stage), self.company.followed():
-                try:
-                    with Disguise(self.stage), self.stage:
-                        self.perform()
-                finally:
-                    if not self.company.end():
-                        self.stopped = self.stopped or _GOES_ON
-            self.mark_state()
+            if not self.stopped:
+                self.on_stage(undo)
             if not self.stopped and not self.stage.meter.saw_any:
                 self.stopped = (
                     f"nothing ever was on {self.home}: give the model to the rehearsal, and send the batch there"
@@ -205,10 +204,15 @@ class _Rehearsing:
     def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:
         """Where each tensor is when the step begins, by its id."""
         places = {id(tensor): _place(tensor.device) for tensor in inventory.slots.tensors}
-        if self.states and self.moved_by == "torchmove":
-            plan = _move.plan_for(self.states, self.home, (), lambda _: None)
+        if not self.states:
+            return places
+        plan = _move.plan_for(self.states, self.home, (), lambda _: None)
+        if self.moved_by == "torchmove":
             places.update(zip(map(id, plan.inventory.slots.tensors), plan.placement, strict=True))
             repoint_all(plan.repoints, undo)
+        why, codes = _IN_THE_WAY[self.moved_by]
+        refused = [f"\n      {each}" for each in plan.refusals if each.code in codes]
+        self.stopped = f"{why}:{''.join(refused)}" if refused else ""
         return places
 
     @contextmanager
@@ -228,10 +232,21 @@ class _Rehearsing:
 
     # ------------------------------------------------------------ meanwhile
 
+    def on_stage(self, undo: Undo) -> None:
+        stage, company = self.stage, self.company
+        with self.lazy_parameters(undo), cuda.harmless(), delivered(stage), nothing_saved(stage), company.followed():
+            try:
+                with Disguise(stage), stage:
+                    self.perform()
+            finally:
+                if not company.end():
+                    self.stopped = self.stopped or _GOES_ON
+        self.mark_state()
+
     def perform(self) -> None:
         try:
             if self.moved_by == "to":
-                for each in self.states.values():
+                for each in self.trained:
                     if isinstance(each, nn.Module):
                         each.to(self.home)
             self.step(*self.objects)
@@ -243,8 +258,10 @@ class _Rehearsing:
     def broke_off(self, error: BaseException) -> None:
         said = str(error).strip().splitlines()
         if isinstance(error, CannotGoOn):
-            remedy = "leave it out of the rehearsal" if self.stage.real else "rehearse with data='real'"
+            remedy = "leave it out of the rehearsal" if self.stage.real else "rehearse with data='real', on the command line --data real"
             self.stop(error, f"{error}: what is known does not tell how it goes on", remedy)
+        elif isinstance(error, NotFollowed):
+            self.stop(error, str(error), "leave it out of the rehearsal")
         elif said and "data is not allocated yet" in said[0]:
             why = "torch reads values by their address here"
             self.stop(error, why, "rehearse with data='real'; if it is so already, leave it out")
@@ -269,15 +286,11 @@ class _Rehearsing:
 
     def mark_state(self) -> None:
         """What an optimizer holds now it will hold in the next step too."""
-        for optimizer in (each for each in self.states.values() if isinstance(each, Optimizer)):
+        for optimizer in (each for each in self.trained if isinstance(each, Optimizer)):
             for state in optimizer.state.values():
                 for value in state.values():
                     if isinstance(value, StandIn):
                         self.stage.meter.mark(value._behind, "optimizer")
-
-
-def _is_data(each: Any) -> bool:
-    return isinstance(each, _DATA) or (dataclasses.is_dataclass(each) and not isinstance(each, nn.Module))
 
 
 def _place(device: torch.device) -> torch.device:

@@ -31,6 +31,10 @@ class CannotGoOn(Exception):
     """Shapes alone do not tell how the step goes on; says why."""
 
 
+class NotFollowed(Exception):
+    """The step does what no rehearsal follows; says what."""
+
+
 @contextmanager
 def off_stage() -> Iterator[None]:
     """For operations that are ours, on what is behind the stand-ins."""
@@ -67,7 +71,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.home, self.real, self.tell, self.find = home, real, tell, find
         self.meter = Meter()
         self.now = Now()
-        self.over = False  # the step has ended
+        self.over = False  # the step has ended, or this is another process
         self.one_at_a_time = threading.RLock()
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
         self.cpus: dict[
@@ -142,7 +146,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # ------------------------------------------------------------ operations
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.run(func, args, kwargs or {})
+        return func(*args, **(kwargs or {})) if self.over else self.run(func, args, kwargs or {})
 
     def goes_on(self) -> bool:
         """False: what is done now is done for real. Not by a thread of the step's, which does nothing any more."""
@@ -262,6 +266,8 @@ _LIFTS = {aten.lift.default, aten.lift_fresh.default}
 
 def _has_stand_in(each: Any) -> bool:
     """A sparse tensor has none, nor has a parameter that waits for its shape."""
+    if isinstance(each, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(each):
+        raise NotFollowed("torch.func's transforms wrap tensors, and a rehearsal does not see what is inside")
     return isinstance(each, Tensor) and not is_lazy(each) and is_window(each)
 
 

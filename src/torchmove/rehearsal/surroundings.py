@@ -43,7 +43,7 @@ class Surroundings:
             self._meet_class(type(each))
             for module in each.modules() if isinstance(each, nn.Module) else ():
                 self._meet_class(type(module))
-                self._todo.append(type(module).forward)
+                self._todo.append(getattr(type(module), "forward", None))
         while self._todo:
             self._read(self._todo.pop())
 

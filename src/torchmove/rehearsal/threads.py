@@ -53,7 +53,9 @@ class Company:
             yield
 
     def is_on_stage(self) -> bool:
-        return threading.get_ident() == self.leader or self.stage.now.task is not None
+        """In another process nobody is, whatever was going on when it began."""
+        is_own = threading.get_ident() == self.leader or self.stage.now.task is not None
+        return is_own and not self.stage.over
 
     def taken_on(self, *, daemon: bool = False) -> Task:
         self.tasks.append(Task(daemon))
