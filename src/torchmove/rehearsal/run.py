@@ -46,6 +46,7 @@ _IN_THE_WAY = {
     "to": ("a rehearsal does not see what is in this", {"R022", "R023"}),
 }
 _GOES_ON = "a thread of the step was still at work when it ended: what it does then is not followed; let the step wait"
+_REAL = "rehearse with data='real', on the command line --data real"
 _one_at_a_time = threading.Lock()
 _under_way: list[Company] = []  # one, or none
 
@@ -258,7 +259,7 @@ class _Rehearsing:
     def broke_off(self, error: BaseException) -> None:
         said = str(error).strip().splitlines()
         if isinstance(error, CannotGoOn):
-            remedy = "leave it out of the rehearsal" if self.stage.real else "rehearse with data='real', on the command line --data real"
+            remedy = "leave it out of the rehearsal" if self.stage.real else _REAL
             self.stop(error, f"{error}: what is known does not tell how it goes on", remedy)
         elif isinstance(error, NotFollowed):
             self.stop(error, str(error), "leave it out of the rehearsal")
