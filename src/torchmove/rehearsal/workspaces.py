@@ -2,7 +2,8 @@
 
 On the CPU, behind the stand-ins, other kernels run. So it is counted as cuDNN was seen to do it: for each layer and
 direction of an LSTM, five times its output is kept for the backward pass, and while a pass runs, room is taken for six
-outputs, its input, and its weights twice. `tests/test_rehearsal_real_models.py` holds the peak against a GPU's.
+outputs, its input, and its weights twice. `tests/ecosystem/test_rehearsal_real_models.py` holds the peak against that
+of a GPU.
 """
 
 from __future__ import annotations
