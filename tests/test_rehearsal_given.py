@@ -347,3 +347,17 @@ def test_where_a_transform_begins_the_rehearsal_stops_and_says_so(transform):
     _, why, remedy = found.stopped.splitlines()
     assert why.strip() == "torch.func's transforms wrap tensors, and a rehearsal does not see what is inside"
     assert remedy.strip() == "fix: leave it out of the rehearsal"
+
+
+@pytest.mark.parametrize("make", [torch.export.export, torch.jit.trace], ids=["export", "trace"])
+def test_a_program_that_is_made_of_the_code_is_not_followed(make):
+    name = make.__name__
+
+    def step(model, batch):
+        model(batch.to("cuda")).sum().backward()
+        (torch.export if name == "export" else torch.jit).__dict__[name](model, (batch.to("cuda"),))
+
+    rehearsed = tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4))
+    assert "torch makes a program of the code here" in rehearsed.stopped
+    assert not rehearsed.findings
+    assert (torch.export if name == "export" else torch.jit).__dict__[name] is make

@@ -7,7 +7,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -37,6 +37,7 @@ from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
 from torchmove.rehearsal.surroundings import Surroundings
 from torchmove.rehearsal.threads import Company
+from torchmove.rehearsal.tracing import nothing_traced
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["shapes", "real"]
@@ -235,7 +236,10 @@ class _Rehearsing:
 
     def on_stage(self, undo: Undo) -> None:
         stage, company = self.stage, self.company
-        with self.lazy_parameters(undo), cuda.harmless(), delivered(stage), nothing_saved(stage), company.followed():
+        surroundings = (cuda.harmless(), delivered(stage), nothing_saved(stage), nothing_traced(), company.followed())
+        with self.lazy_parameters(undo), ExitStack() as stack:
+            for each in surroundings:
+                stack.enter_context(each)
             try:
                 with Disguise(stage), stage:
                     self.perform()
