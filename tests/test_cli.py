@@ -416,6 +416,20 @@ def test_a_page_that_cannot_be_written_whole_is_not_there(folder):
     assert not [each.name for each in folder.iterdir() if "page" in each.name]
 
 
+def test_a_page_for_a_pipe_or_through_a_link_replaces_neither(folder):
+    os.mkfifo("pipe")
+    with subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE, text=True) as reader:
+        assert run("survey", "program.py:pair", "--html", "pipe").exit_code == output.FINE
+        assert reader.communicate(timeout=30)[0].startswith("<!doctype html>")
+    assert (folder / "pipe").is_fifo()
+    (folder / "link.html").symlink_to("target.html")
+    for _ in range(2):  # once to a place that is free, once over a page that is there
+        assert run("survey", "program.py:pair", "--html", "link.html").exit_code == output.FINE
+        assert (folder / "link.html").is_symlink()
+        assert (folder / "target.html").read_text().startswith("<!doctype html>")
+        (folder / "target.html").write_text("<!doctype html> of before")
+
+
 def test_nobody_listens_any_more(folder):
     reading, writing = os.pipe()
     os.close(reading)

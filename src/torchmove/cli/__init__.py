@@ -2,6 +2,7 @@
 
 targets   what `train.py:build` means: the objects that a function of the user's returns
 output    a noun as text, as JSON, as a page; and the exit codes
+answers   stdout, for these alone
 states    survey, plan, rehearse
 files     inspect, relocate
 machine   devices, bench, demo, completion
@@ -15,7 +16,8 @@ import click
 
 import torchmove
 from torchmove.cli import files, machine, states
-from torchmove.cli.output import Commands, colour, say
+from torchmove.cli.answers import colour, say
+from torchmove.cli.output import Commands
 
 _EPILOG = """
 \b

@@ -8,16 +8,18 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from torchmove.cli.answers import colour, give_up, say
 
 if TYPE_CHECKING:
     from torchmove.report import Reported
 
 FINE, FINDINGS, REFUSED, ERROR, INTERRUPTED, UNHEARD = 0, 1, 2, 3, 130, 141
 
-_ANSWERS, _JSON = "torchmove.answers", "torchmove.json"
+_JSON = "torchmove.json"
 _STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -59,7 +61,7 @@ class Commands(click.Group):
         except click.UsageError as error:
             raise _misused(error) from None
         except OSError as error:  # the help could not be written
-            _give_up(sys.stdout)
+            give_up(sys.stdout)
             raise Failed(described(error)) from None
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -178,67 +180,10 @@ def tell(noun: Reported, *, as_json: bool, html: Path | None = None) -> None:
 
 
 def _write(page: Path, words: str) -> None:
-    """Whole, or not at all."""
-    part = page.with_name(f".{page.name}.part")
-    try:
-        part.write_text(words, encoding="utf-8")
-        part.replace(page)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def say(words: str) -> None:
-    stream: IO[str] | None = click.get_current_context().meta.get(_ANSWERS) or sys.stdout
-    if stream is None:  # closed: nobody wants to hear it
+    if page.exists() and not page.is_file():  # a pipe, or a device: it is there to be written to, and stays
+        page.write_text(words, encoding="utf-8")
         return
-    try:
-        click.echo(_in_its_letters(words, stream), file=stream)
-    except OSError:
-        _give_up(stream)
-        raise
+    from torchmove.checkpoints.landing import new_file
 
-
-def _in_its_letters(words: str, stream: IO[str]) -> str:
-    """With what the terminal cannot show replaced: mostly the rules of tables."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        words.encode(encoding)
-    except UnicodeEncodeError:
-        return words.replace("─", "-").encode(encoding, "replace").decode(encoding)
-    return words
-
-
-def _give_up(stream: IO[str]) -> None:
-    """What could not be written would be tried again at exit, and complained of."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-
-
-def keep_answers_apart() -> None:
-    """From here on the user's code runs. Stdout is for the answer; what that code prints goes to stderr.
-
-    Be it printed in C, in a thread or at exit: so nothing is put back.
-    """
-    meta = click.get_current_context().meta
-    if _ANSWERS not in meta and sys.stdout is not None:
-        sys.stdout.flush()
-        meta[_ANSWERS] = _own(sys.stdout)
-        sys.stdout = sys.stderr
-
-
-def _own(stdout: TextIO) -> IO[str]:
-    try:
-        number = stdout.fileno()
-    except OSError:  # a test's, or a notebook's
-        return stdout
-    if sys.stderr is None:  # closed: its number is free, and would be taken
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    own = open(os.dup(number), "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: SIM115
-    os.dup2(2, number)
-    return own
-
-
-def colour() -> bool | None:
-    """None: where it is a terminal. See no-color.org."""
-    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+    with new_file(page.resolve(), 0o666, overwrite=True) as hidden:
+        hidden.write_text(words, encoding="utf-8")

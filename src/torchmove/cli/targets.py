@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import click
 
 from torchmove._errors import TorchmoveError
-from torchmove.cli.output import described, keep_answers_apart
+from torchmove.cli.answers import keep_answers_apart
+from torchmove.cli.output import described
 
 _NOTHING = "returned nothing: let it return the objects, as in `return model, optimizer`"
 

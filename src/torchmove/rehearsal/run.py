@@ -236,7 +236,7 @@ class _Rehearsing:
 
     def on_stage(self, undo: Undo) -> None:
         stage, company = self.stage, self.company
-        surroundings = (cuda.harmless(), delivered(stage), nothing_saved(stage), nothing_traced(), company.followed())
+        surroundings = (cuda.harmless(), delivered(stage), nothing_saved(company), nothing_traced(), company.followed())
         with self.lazy_parameters(undo), ExitStack() as stack:
             for each in surroundings:
                 stack.enter_context(each)

@@ -6,7 +6,6 @@ torch.save opens its file before it looks at what to save: with stand-ins in it,
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
@@ -15,24 +14,21 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, serialization
-from torch.overrides import _get_current_function_mode_stack
 
-from torchmove.rehearsal.disguise import Disguise
-from torchmove.rehearsal.stage import Stage
 from torchmove.rehearsal.standin import StandIn
+from torchmove.rehearsal.threads import Company
 
 _WHY = "torch.save waits for the device and brings values to the CPU; a rehearsal does not write the file"
 
 
 @contextmanager
-def nothing_saved(stage: Stage) -> Iterator[None]:
-    """What other threads save meanwhile is saved, unless it is on the stage."""
-    rehearsing = threading.get_ident()
+def nothing_saved(company: Company) -> Iterator[None]:
+    """What others save meanwhile is saved, unless it is on the stage."""
 
     def instead_of(save: Callable[..., None]) -> Callable[..., None]:
         def saved(what: Any, file: Any, pickle: Any, *options: Any) -> None:
-            if threading.get_ident() == rehearsing or _is_on_stage() or _has_stand_ins(what, pickle):
-                stage.note(_WHY)
+            if company.is_on_stage() or _has_stand_ins(what, pickle):
+                company.stage.note(_WHY)
             else:
                 save(what, file.opened if isinstance(file, _Later) else file, pickle, *options)
 
@@ -71,11 +67,6 @@ def _later(open_now: Callable[..., AbstractContextManager[Any]]) -> Callable[...
     return lambda file, mode=None: (
         open_now(file, mode) if mode == "rb" else _Later(lambda: open_now(file, *([mode] if mode else [])))
     )
-
-
-def _is_on_stage() -> bool:
-    modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    return any(isinstance(mode, Disguise) for mode in modes)
 
 
 def _has_stand_ins(what: Any, pickle: Any) -> bool:
