@@ -75,8 +75,7 @@ def _small_state(layers: int) -> State:
 STAGES = [
     ("survey", "torchmove._survey", "survey"),
     ("plan", "torchmove._plan", "plan"),
-    ("windows", "torchmove._apply", "windows_of"),
-    ("windows", "torchmove._apply", "_copy"),
+    ("sort", "torchmove._apply", "_copy"),
     ("commit", "torchmove._apply", "_commit"),
     ("verify", "torchmove._verify", "verify_move"),
 ]

@@ -71,7 +71,7 @@ def test_a_later_move_waits_until_it_is_done(monkeypatch):
 
 def test_little_is_given_back_at_once(monkeypatch):
     monkeypatch.setattr(_freeing, "_thread", None)
-    old = [torch.ones(3)]
+    old = [torch.ones(3).untyped_storage()]
     _freeing.let_go(old)
     assert old == []
     assert _freeing._thread is None

@@ -203,10 +203,16 @@ def test_without_scripts_the_largest_tensors_are_there_under_their_paths():
     assert rows[0][1:] == ["parameter", "4 KiB", "cpu", "twin:0"]
 
 
-def test_an_archive_does_not_pretend_to_know_dtypes():
-    receipt = tm.move(*in_mid_training(), to="twin:0")
-    assert not island(receipt.plan.to_html())["dtype"]
-    assert island(receipt.to_html())["dtype"]
+def test_an_archive_remembers_dtypes_and_shapes():
+    state = in_mid_training()
+    expected = island(tm.survey(*state).to_html())
+    receipt = tm.move(*state, to="twin:0")
+    for page in (receipt.plan, receipt):
+        found = island(page.to_html())
+        assert [found[name] for name in _KINDS] == [expected[name] for name in _KINDS]
+
+
+_KINDS = ("dtypes", "dtype", "shapes", "shape")
 
 
 def test_a_receipt_knows_when_each_stage_began_and_ended():

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from card import fill_card
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from zoo import random_bits
 
@@ -20,7 +22,7 @@ import torchmove as tm
 from torchmove import staging
 from torchmove.movers import staged
 from torchmove.staging import locked
-from torchmove.staging.bundles import Bundle
+from torchmove.staging.bundles import Bundle, bundled
 from torchmove.staging.pieces import Piece
 
 MIB = 1 << 20
@@ -48,6 +50,33 @@ DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64),
     *(torch.complex128, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.uint16),
 ]
+
+
+SHAPES = st.lists(st.integers(1, 4), max_size=3).map(tuple)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(DTYPES), SHAPES), min_size=1, max_size=40), st.sampled_from([16, 100, 1000, MIB])
+)
+def test_bundles_hold_everything_once_and_give_it_back(kinds, most_bytes):
+    tensors = [random_bits(torch.Size(shape).numel(), dtype).reshape(shape) for dtype, shape in kinds]
+    bundles = list(bundled(tensors, kinds, range(100, 100 + len(tensors)), most_bytes))
+    assert sorted(key for bundle in bundles for key in bundle.keys) == list(range(100, 100 + len(tensors)))
+    for bundle in bundles:
+        assert bundle.nbytes <= most_bytes or len(bundle.keys) == 1
+        slab = torch.empty(bundle.nbytes // bundle.dtype.itemsize, dtype=bundle.dtype)
+        bundle.gather(slab)
+        for key, copy in zip(bundle.keys, bundle.spread(slab), strict=True):
+            source = tensors[key - 100]
+            assert (copy.dtype, copy.shape, copy.stride()) == (source.dtype, source.shape, source.stride())
+            assert torch.equal(bits(copy), bits(source))
+            assert copy.untyped_storage().nbytes() == source.nbytes
+
+
+def test_a_bundle_is_not_too_much_for_one_worker():
+    tensors = [torch.ones(1)] * 30_000
+    bundles = list(bundled(tensors, [(torch.float32, torch.Size([1]))] * len(tensors), range(len(tensors)), MIB))
+    assert [len(bundle.keys) for bundle in bundles] == [8192, 8192, 8192, 5424]
 
 
 @on_cuda
@@ -382,7 +411,7 @@ def test_ctrl_c_in_the_middle_of_the_traffic_changes_nothing(home, away, step, m
         places = [tensor.data_ptr() for tensor in state]
         used = torch.cuda.memory_allocated()
         with monkeypatch.context() as patch:
-            press_ctrl_c_at(patch, step, 1 + moment * pieces // 30)
+            press_ctrl_c_at(patch, Piece, step, 1 + moment * pieces // 30)
             with pytest.raises(KeyboardInterrupt):
                 tm.move(state, to=away, mover="staged")
         moved = state[0].device == torch.device(away)
@@ -398,16 +427,39 @@ def test_ctrl_c_in_the_middle_of_the_traffic_changes_nothing(home, away, step, m
     assert outcomes.count(False) > 15
 
 
-def press_ctrl_c_at(monkeypatch: pytest.MonkeyPatch, step: str, at: int) -> None:
-    """Send the process a SIGINT when the traffic comes to a piece."""
-    real, calls = getattr(Piece, step), itertools.count(1)
+@on_cuda
+@pytest.mark.parametrize("step", ["gather", "spread"])
+@pytest.mark.parametrize(("home", "away"), [("cpu", "cuda:0"), ("cuda:0", "cpu")])
+def test_ctrl_c_among_bundles_changes_nothing(home, away, step, monkeypatch):
+    torch.manual_seed(0)
+    state = [torch.randn(500 + index % 3) for index in range(60_000)]
+    expected = [bits(tensor) for tensor in state]
+    tm.move(state, to=away, mover="staged")
+    tm.move(state, to=home, mover="staged")
+    for moment in range(1, 16):
+        places = [tensor.data_ptr() for tensor in state]
+        used = torch.cuda.memory_allocated()
+        with monkeypatch.context() as patch:
+            press_ctrl_c_at(patch, Bundle, step, moment)
+            with pytest.raises(KeyboardInterrupt):
+                tm.move(state, to=away, mover="staged")
+        assert {tensor.device for tensor in state} == {torch.device(home)}
+        assert [tensor.data_ptr() for tensor in state] == places
+        assert torch.cuda.memory_allocated() == used
+    tm.move(state, to=away, mover="staged")
+    assert all(torch.equal(bits(tensor), each) for tensor, each in zip(state, expected, strict=True))
 
-    def call(piece: Piece, slot: Tensor) -> None:
+
+def press_ctrl_c_at(monkeypatch: pytest.MonkeyPatch, owner: type, step: str, at: int) -> None:
+    """Send the process a SIGINT when the traffic comes to a piece or a bundle."""
+    real, calls = getattr(owner, step), itertools.count(1)
+
+    def call(load: Any, slot: Tensor) -> Any:
         if next(calls) == at:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        real(piece, slot)
+        return real(load, slot)
 
-    monkeypatch.setattr(Piece, step, call)
+    monkeypatch.setattr(owner, step, call)
 
 
 @on_cuda

@@ -13,10 +13,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import compress
-from operator import eq
 from typing import Any, NamedTuple, NoReturn
 
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 
 from torchmove import _devices, _fsdp, _paths
 from torchmove._collector import without_collector
@@ -35,7 +34,6 @@ from torchmove._records import (
     Shell,
     Stages,
     Verdict,
-    Windows,
 )
 from torchmove._storage import (
     Gradients,
@@ -48,11 +46,10 @@ from torchmove._storage import (
     rebind_dense,
     rebinding,
     shell_rebinding,
-    windows_of,
 )
 from torchmove._undo import Undo, put_back
 
-Proof = Callable[[Windows], Verdict | None]
+Proof = Callable[[], Verdict | None]
 
 
 class Job(NamedTuple):
@@ -83,10 +80,9 @@ def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None
     with plain_torch(), without_collector():
         stages.begin("copy")
         old = [OldStorages(job.plan) for job in jobs]
-        windows = [windows_of(job.plan.inventory.slots) for job in jobs]
         try:
-            copies = _copy(jobs, windows, advance)
-            verdicts = _commit(jobs, windows, copies, consent, stages)
+            copies = _copy(jobs, advance)
+            verdicts = _commit(jobs, copies, consent, stages)
             # From here on nothing of ours holds the old storages: what is still alive is held by others.
             del copies
             held = [each.held() for each in old]
@@ -95,19 +91,19 @@ def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None
                 each.forget()
         seconds, done = time.perf_counter() - began, stages.end()
         return [
-            Receipt(job.plan.archived(), job.mover.name, job.why, seconds, holders, before, verdict, done)
-            for job, holders, before, verdict in zip(jobs, held, windows, verdicts, strict=True)
+            Receipt(job.plan.archived(), job.mover.name, job.why, seconds, holders, verdict, done)
+            for job, holders, verdict in zip(jobs, held, verdicts, strict=True)
         ]
 
 
-def _copy(jobs: Sequence[Job], windows: Sequence[Windows], advance: Advance) -> list[_Copies]:
+def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
     made = [_Copies([], [], []) for _ in jobs]
     copied: list[Tensor] = []
     try:
-        for (plan, mover, _, _), before, copies in zip(jobs, windows, made, strict=True):
+        for (plan, mover, _, _), copies in zip(jobs, made, strict=True):
             load = load_of(plan.moves, plan.inventory.slots)
             copied = mover.copy(load, advance)
-            _sort(plan, before, load, copied, copies)
+            _sort(plan, load, copied, copies)
     except BaseException as error:
         with HeldInterrupts(), suppress(Exception):  # what is under way must not land in memory that is free again
             _wait_for_devices(jobs)
@@ -118,13 +114,14 @@ def _copy(jobs: Sequence[Job], windows: Sequence[Windows], advance: Advance) -> 
     return made
 
 
-def _sort(plan: Plan, windows: Windows, load: Load, copied: Sequence[Tensor], made: _Copies) -> None:
+def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> None:
     """Tell the dense, which are many and simple, from those whose windows have to be cut."""
-    dense = list(load.dense)
-    strides = (windows.strides[first] for first in compress(plan.moves.firsts, dense))
-    if not all(map(eq, strides, map(Tensor.stride, compress(copied, dense)))):
-        places = zip(plan.moves.firsts, dense, copied, strict=True)
-        dense = [each and copy.stride() == windows.strides[first] for first, each, copy in places]
+    shapes, strides = plan.inventory.slots.looks.shapes, plan.inventory.slots.looks.strides
+    # The step of a dimension of length 1 may be anything, and the copy's be another.
+    dense = [
+        is_so and (1 not in shapes[first] or copy.stride() == strides[first])
+        for first, is_so, copy in zip(plan.moves.firsts, load.dense, copied, strict=True)
+    ]
     for indices in plan.moves.ways.values():
         one = next((index for index in indices if dense[index]), None)
         if one is not None and not can_rebind_dense(load.sources[one], copied[one]):
@@ -138,7 +135,7 @@ def _sort(plan: Plan, windows: Windows, load: Load, copied: Sequence[Tensor], ma
         block, copy = plan.moves[index].block, copied[index]
         for slot in block.slots:
             tensor = plan.inventory.slots.tensors[slot]
-            window = cut(copy, tensor, windows.of(slot), block)
+            window = cut(copy, tensor, block)
             made.rebindings.append(rebinding(tensor, window, moving=moving))
 
 
@@ -161,14 +158,13 @@ def _wait_for_devices(jobs: Sequence[Job]) -> None:
 
 def _commit(
     jobs: Sequence[Job],
-    windows: Sequence[Windows],
     copies: Sequence[_Copies],
     consent: Callable[[], None],
     stages: Stages,
 ) -> list[Verdict | None]:
     stages.begin("commit")
     undo: Undo = []
-    old: list[Tensor] = []
+    old: list[UntypedStorage] = []
     with HeldInterrupts() as interrupts:
         try:
             for job, each in zip(jobs, copies, strict=True):
@@ -180,7 +176,7 @@ def _commit(
             for job in jobs:
                 _settle(job.plan)
             stages.begin("verify")
-            verdicts = [job.proof(before) for job, before in zip(jobs, windows, strict=True)]
+            verdicts = [job.proof() for job in jobs]
             stages.begin("finish")  # the last copies arrive, other ranks agree, old memory comes free
             _wait_for(jobs)
             if interrupts.breaks_off:
@@ -217,7 +213,7 @@ def _roll_back(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str
 # ---------------------------------------------------------------- the steps of the commit
 
 
-def _rebind_all(plan: Plan, made: _Copies, undo: Undo) -> list[Tensor]:
+def _rebind_all(plan: Plan, made: _Copies, undo: Undo) -> list[UntypedStorage]:
     """Returns what the dense ones looked at before."""
     shells = _moving_shells(plan)
     swapped = shells or any(each.by_swap for each in made.rebindings)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchmove._records import Digest, Slots
-from torchmove._storage import BITS, windows_of
+from torchmove._storage import BITS
 
 _COLUMNS = 4096
 _SMALL = 16 * _COLUMNS  # elements
@@ -26,8 +26,12 @@ _MIX = -7046029254386353131  # 2**64 divided by the golden ratio: weights of row
 def digests(slots: Slots) -> tuple[Digest, ...]:
     """The digest of each slot; two windows that are the same are read once."""
     sums = _Sums()
-    for tensor, *window in zip(slots.tensors, slots.looks.storages, *windows_of(slots), strict=True):
-        sums.add(tuple(window), tensor)
+    looks = slots.looks
+    for tensor, storage, *window in zip(
+        slots.tensors, looks.storages, looks.dtypes, looks.shapes, looks.strides, strict=True
+    ):
+        offset = tensor.data.storage_offset() if storage > 0 else 0
+        sums.add((storage, offset, *window), tensor)
     return sums.all()
 
 

@@ -7,24 +7,24 @@ them any more, so nobody has to wait; except for the next move, which counts wha
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 
-from torch import Tensor
+import torch
+from torch import UntypedStorage
 
 from torchmove import _pages
-from torchmove._storage import is_own, is_sole_owner, plain_torch
+from torchmove._storage import is_sole_owner, plain_torch
 
 _WORTH_BYTES = 256 << 20
 
 _thread: threading.Thread | None = None
 
 
-def let_go(old: list[Tensor]) -> None:
-    """Give back the memory behind tensors that nobody else needs; the list is empty afterwards."""
+def let_go(old: list[UntypedStorage]) -> None:
+    """Give back storages that nobody else needs; the list is empty afterwards."""
     global _thread
-    large = [tensor for tensor in old if tensor.nbytes >= 1 << 20 and tensor.device.type == "cpu" and is_own(tensor)]
+    large = [each for each in old if each.nbytes() >= 1 << 20 and each.device.type == "cpu" and each.resizable()]
     old.clear()
-    if sum(tensor.nbytes for tensor in large) < _WORTH_BYTES:
+    if sum(storage.nbytes() for storage in large) < _WORTH_BYTES:
         return
     wait()
     _thread = threading.Thread(target=_empty, args=(large,), name="torchmove freeing", daemon=True)
@@ -37,10 +37,13 @@ def wait() -> None:
         _thread.join()
 
 
-def _empty(tensors: Sequence[Tensor]) -> None:
+def _empty(storages: list[UntypedStorage]) -> None:
     with plain_torch():
-        for tensor in tensors:
+        while storages:
+            storage = storages.pop()
+            window = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
             # To unmap memory keeps others from mapping any while its pages are given back: so those first, alone.
-            if is_sole_owner(tensor) and not tensor.is_pinned():
-                _pages.drop(tensor)
-            tensor.set_()  # type: ignore[call-overload]  # without Python's lock, unlike letting go of the object
+            if is_sole_owner(storage, besides=1) and not window.is_pinned():
+                _pages.drop(window)
+            del storage
+            window.set_()  # type: ignore[call-overload]  # without Python's lock, unlike letting go of the object

@@ -26,13 +26,14 @@ class OldStorages:
     """The storages that a plan moves away from, watched from before the move on."""
 
     def __init__(self, plan: Plan) -> None:
-        slots, special = plan.inventory.slots, plan.inventory.blocks.special
+        slots, blocks = plan.inventory.slots, plan.inventory.blocks
         firsts: Sequence[int] = plan.moves.firsts
         counts = [1] * len(firsts)
-        if special:
-            firsts = [first for first in firsts if not plan.inventory.blocks.at(first).opaque]
-            counts = [len(special[first].slots) if first in special else 1 for first in firsts]
-        suspects = compress(firsts, held_elsewhere([slots.tensors[first] for first in firsts], counts))
+        if blocks.special:
+            firsts = [first for first in firsts if not blocks.at(first).opaque]
+            counts = [len(blocks.at(first).slots) for first in firsts]
+        storages = list(map(Tensor.untyped_storage, [slots.tensors[first] for first in firsts]))
+        suspects = compress(firsts, held_elsewhere(storages, counts))
         self._watched = [_watched(slots[first]) for first in suspects]
 
     def held(self) -> tuple[Held, ...]:

@@ -17,7 +17,7 @@ from torchmove._errors import MoveRefused, VerificationError
 from torchmove._keep import keep_of
 from torchmove._names import check, given
 from torchmove._progress import Bar
-from torchmove._records import Inventory, Plan, Receipt, Refusal, Stages, Verdict, Windows
+from torchmove._records import Inventory, Plan, Receipt, Refusal, Stages, Verdict
 from torchmove._stale import STALE, is_current
 from torchmove._storage import plain_torch
 from torchmove.report import listed
@@ -131,7 +131,7 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None
     if after is not None:
         if not isinstance(after, Receipt):
             raise TypeError(f"after= takes the receipt of a move, not {type(after).__name__}")
-        return _verify.verify_move(_survey.survey(named), after.plan, after.windows)
+        return _verify.verify_move(_survey.survey(named), after.plan)
     would = plan_for(named, _target(on, "on"), (), lambda _: None)
     return _verify.verify_place(would.inventory, would)
 
@@ -294,11 +294,11 @@ def carried_out(*jobs: _apply.Job, began: float, progress: bool, council: Counci
 def proof_of(made: Plan) -> _apply.Proof:
     """Survey the state afresh and hold it against the plan."""
 
-    def proof(windows: Windows) -> Verdict | None:
+    def proof() -> Verdict | None:
         if not made.moves:
             return None
         now = _survey.survey(dict(zip(made.inventory.roots, made.inventory.objects, strict=True)))
-        verdict = _verify.verify_move(now, made, windows)
+        verdict = _verify.verify_move(now, made)
         if not verdict.ok:
             raise VerificationError(verdict, rolled_back=True)
         return verdict
@@ -306,5 +306,5 @@ def proof_of(made: Plan) -> _apply.Proof:
     return proof
 
 
-def _no_proof(_: Windows) -> None:
+def _no_proof() -> None:
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress
+from itertools import compress, count
 from operator import ne
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from torchmove._records import (
     Room,
     Slots,
 )
-from torchmove._storage import has_storage, in_shared_memory, packed
+from torchmove._storage import has_storage, packed
 from torchmove.report import counted, readable_bytes
 
 __all__ = ["Back", "FreeBytes", "Keep", "Places", "plan"]
@@ -143,10 +143,9 @@ def _no_storages(device: torch.device) -> Note:
 
 
 def _shared_notes(slots: Slots, moves: Moves) -> Iterator[Note]:
-    sizes, firsts = slots.looks.storage_bytes, moves.firsts
-    leaving = (indices for (home, _), indices in moves.ways.items() if home.type == "cpu")
-    here = [firsts[index] for indices in leaving for index in indices if sizes[firsts[index]] > 0]
-    shared = list(compress(here, in_shared_memory([slots.tensors[first] for first in here])))
+    sizes, firsts = slots.looks.storage_bytes, {*moves.firsts}
+    visible = compress(count(), slots.looks.in_shared_memory)
+    shared = [index for index in visible if index in firsts and sizes[index] > 0]
     if shared:
         others = f" and {counted(len(shared) - 1, 'other')}" if len(shared) > 1 else ""
         why = "other processes can see it, and keep what was there; share_memory_() what shall be seen after the move"

@@ -7,7 +7,7 @@ from them and takes the place of the old one, under the same object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ from torchmove import _paths
 _DISTRIBUTED = {"torch.distributed._shard.sharded_tensor.api:ShardedTensor"}
 PLAIN = {Tensor, nn.Parameter}
 _form = attrgetter("layout", "is_nested", "is_quantized")
-_layout, _is_nested, _is_quantized = map(attrgetter, ("layout", "is_nested", "is_quantized"))
 _STRIDED = (torch.strided, False, False)
 
 
@@ -45,16 +44,6 @@ def is_window(tensor: Tensor) -> bool:
     """Is it a window on one storage, like nearly every tensor?"""
     plain = type(tensor) in PLAIN or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
     return plain and _form(tensor) == _STRIDED
-
-
-def all_windows(tensors: Sequence[Tensor]) -> bool:
-    """Are all of them windows, and of torch's own classes?"""
-    return (
-        set(map(type, tensors)) <= PLAIN
-        and set(map(_layout, tensors)) <= {torch.strided}
-        and not any(map(_is_nested, tensors))
-        and not any(map(_is_quantized, tensors))
-    )
 
 
 def parts_of(tensor: Tensor) -> Parts | None:

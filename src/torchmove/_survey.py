@@ -15,7 +15,7 @@ from torchmove import _paths
 from torchmove._collector import without_collector
 from torchmove._graphs import in_live_graphs
 from torchmove._records import Block, Blocks, Fact, Inventory, Slots, Told
-from torchmove._storage import look_at_wholes, plain_torch, reached
+from torchmove._storage import look_at_wholes, plain_torch, reached, window_of
 from torchmove._walk import Walk
 
 
@@ -74,7 +74,7 @@ def _slots(walk: Walk) -> Slots:
 
 def _blocks(slots: Slots) -> Blocks:
     """The slots by storage. Nearly always a storage has one, and it sees all of it."""
-    devices, seen_bytes, storages, sizes = slots.looks
+    devices, seen_bytes, storages, sizes = slots.looks[:4]
     alone = len({*storages}) == len(storages)
     if alone and seen_bytes == sizes:
         return Blocks(slots.looks, range(len(slots)), {})
@@ -84,13 +84,14 @@ def _blocks(slots: Slots) -> Blocks:
     special = {}
     for first in {first_of[storages[index]] for index in in_part} | shared.keys():
         indices = shared.get(first, (first,))
-        special[first] = Block(indices, devices[first], sizes[first], _spans(slots, indices))
+        extents = [window_of(slots.tensors[index]).extent for index in indices] if len(indices) > 1 else ()
+        special[first] = Block(indices, devices[first], sizes[first], _spans(slots, indices), tuple(extents))
     return Blocks(slots.looks, sorted(first_of.values()) if shared else range(len(slots)), special)
 
 
 def _spans(slots: Slots, sharing: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    _, seen_bytes, _, sizes = slots.looks
-    size = sizes[sharing[0]]
+    seen_bytes = slots.looks.nbytes
+    size = slots.looks.storage_bytes[sharing[0]]
     if any(seen_bytes[index] == size for index in sharing):
         return ((0, size),)
     return reached([slots.tensors[index] for index in sharing if seen_bytes[index]]) if size >= 0 else ()
@@ -122,7 +123,7 @@ def _told(slots: Slots, walk: Walk) -> Iterator[Told]:
 
 
 def _told_of_blocks(slots: Slots, blocks: Blocks) -> Iterator[Told]:
-    for indices, _, size, spans in blocks.special.values():
+    for indices, _, size, spans, _ in blocks.special.values():
         if spans and spans[-1][1] > size:
             yield Told(slots[indices[0]].path, slots.tensors[indices[0]], _FREED)
 

@@ -15,21 +15,18 @@ from torch.optim import Optimizer
 
 from torchmove import _devices, _paths
 from torchmove._digest import digests
-from torchmove._records import Finding, Inventory, Plan, Slot, Verdict, Windows
-from torchmove._storage import plain_torch, windows_of
+from torchmove._records import Finding, Inventory, Plan, Slot, Verdict
+from torchmove._storage import plain_torch
 
-_NO_WINDOWS = Windows([], [], [], [], [])
 _MOVE_IT = "tm.move(..., to=...) moves it with the rest"
 _REPORT_IT = "it was changed by something else, during the move or since: find out what writes to it"
 
 
 class Case(NamedTuple):
-    """What is, and what should be: the plan that was carried out; and every tensor's window, now and before."""
+    """What is, and what should be: the plan that was carried out."""
 
     now: Inventory
     plan: Plan
-    windows: Windows
-    windows_before: Windows
     same: bool  # it is the same tensors in the same order, and columns can be compared as they are
 
     def pairs(self) -> Iterator[tuple[int, int, Slot]]:
@@ -41,20 +38,18 @@ class Case(NamedTuple):
                 yield index, at, self.plan.inventory.slots[index]
 
 
-def verify_move(now: Inventory, plan: Plan, windows_before: Windows) -> Verdict:
+def verify_move(now: Inventory, plan: Plan) -> Verdict:
     """Is the state what the plan made of it?"""
     same = len(now.slots) == len(now.number) and [*now.number] == [*plan.inventory.number]
-    with plain_torch():
-        case = Case(now, plan, windows_of(now.slots), windows_before, same)
     checks = dict(_MOVE_CHECKS)
     if plan.digests is None:
         del checks["values"]
-    return _judged(case, checks)
+    return _judged(Case(now, plan, same), checks)
 
 
 def verify_place(now: Inventory, would: Plan) -> Verdict:
     """Is all where it should be? `would` is the plan of moving it there: what it would still do is missing."""
-    return _judged(Case(now, would, _NO_WINDOWS, _NO_WINDOWS, same=True), _PLACE_CHECKS)
+    return _judged(Case(now, would, same=True), _PLACE_CHECKS)
 
 
 def _judged(case: Case, checks: Mapping[str, Check]) -> Verdict:
@@ -110,20 +105,26 @@ def _overlaps(case: Case) -> Iterator[Finding]:
     """Windows that overlap did so before, by as much."""
     shared = case.now.blocks.shared()
     before = {at: index for index, at, _ in case.pairs()} if shared else {}
+    extents_before = _extents(case.plan.inventory) if shared else {}
     for block in shared:
+        extents = dict(zip(block.slots, block.extents, strict=True))
         known = [at for at in block.slots if at in before and case.now.slots[at].nbytes]
-        for one, other in pairwise(sorted(known, key=lambda at: case.windows.of(at).extent)):
-            (start, stop), (other_start, _) = case.windows.of(one).extent, case.windows.of(other).extent
-            if other_start < stop and _apart_before(case, before[one], before[other]) != other_start - start:
+        for one, other in pairwise(sorted(known, key=extents.__getitem__)):
+            (start, stop), (other_start, _) = extents[one], extents[other]
+            was, other_was = (extents_before.get(before[at]) for at in (one, other))
+            apart = other_was[1] - was[1] if was and other_was and was[0] == other_was[0] else None
+            if other_start < stop and apart != other_start - start:
                 why = f"overlaps {case.now.slots[one].path}, and did not before"
                 yield Finding("V202", str(case.now.slots[other].path), why, _REPORT_IT)
 
 
-def _apart_before(case: Case, one: int, other: int) -> int | None:
-    slots, windows = case.plan.inventory.slots, case.windows_before
-    if slots[one].storage != slots[other].storage:
-        return None
-    return windows.of(other).extent[0] - windows.of(one).extent[0]
+def _extents(inventory: Inventory) -> dict[int, tuple[int, int]]:
+    """For each slot that shares a storage: the first slot that looks at it, and where in it this one begins."""
+    return {
+        slot: (block.slots[0], start)
+        for block in inventory.blocks.shared()
+        for slot, (start, _) in zip(block.slots, block.extents, strict=True)
+    }
 
 
 def _placement(case: Case) -> Iterator[Finding]:
@@ -137,27 +138,29 @@ def _placement(case: Case) -> Iterator[Finding]:
 
 
 def _metadata(case: Case) -> Iterator[Finding]:
-    if case.same and _without_offsets(case.windows) == _without_offsets(case.windows_before):
+    before, now = case.plan.inventory.slots.looks, case.now.slots.looks
+    if case.same and all(getattr(before, name) == getattr(now, name) for name in _SHOWN.values()):
         return
     for index, at, slot in case.pairs():
-        was, found = case.windows_before.of(index), case.windows.of(at)
-        if was == found:
-            continue
-        for name in ("dtype", "shape", "stride", "requires_grad"):
+        for name, column in _SHOWN.items():
+            was, found = getattr(before, column)[index], getattr(now, column)[at]
             # A stride says nothing about a tensor that shows no storage, on one side or the other.
-            if name == "stride" and min(slot.storage_bytes, case.now.slots[at].storage_bytes) < 0:
+            if name == "stride" and min(before.storage_bytes[index], now.storage_bytes[at]) < 0:
                 continue
             # What a hook computes anew before each forward comes without a graph until then.
             if name == "requires_grad" and slot.role == "computed":
                 continue
-            if getattr(was, name) != getattr(found, name):
-                why = f"its {name} was {getattr(was, name)} and is {getattr(found, name)}"
-                yield Finding("V402", str(slot.path), why, _REPORT_IT)
+            if was != found:
+                yield Finding("V402", str(slot.path), f"its {name} was {was} and is {found}", _REPORT_IT)
 
 
-def _without_offsets(windows: Windows) -> tuple[object, ...]:
-    """Where only part of a storage was reached, only that part has travelled, and begins elsewhere."""
-    return windows.dtypes, windows.shapes, windows.strides, windows.requires_grads
+_SHOWN = {
+    "dtype": "dtypes",
+    "shape": "shapes",
+    "stride": "strides",
+    "requires_grad": "requires_grads",
+    "nbytes": "nbytes",
+}
 
 
 # ---------------------------------------------------------------- at any time

@@ -40,8 +40,8 @@ from torchmove._records import (
     make_child,
     make_several,
 )
-from torchmove._shells import PLAIN, Unmovable, all_windows, is_window, parts_of
-from torchmove._storage import AT_ONCE, look_all
+from torchmove._shells import PLAIN, Unmovable, is_window, parts_of
+from torchmove._storage import AT_ONCE, look_all, look_at_each
 from torchmove._stored import ATOMS
 from torchmove.readers import reader_for
 
@@ -65,7 +65,7 @@ class Walk:
         self.seen: dict[int, int] = {}  # which of them it is, by its id
         self.also: list[Also] = []
         self.windows: list[int] = []  # which of them are windows on storages
-        self.looks = Looks([], [], [], [])  # what was read of the windows
+        self.looks = Looks.none()  # what was read of the windows
         self.wholes: list[int] = []
         self.trained: list[int] = []  # those that require a gradient
         self.results: list[int] = []  # those that are the result of a computation and have its graph
@@ -230,25 +230,26 @@ class Walk:
 
     def follow(self, wave: Sequence[int]) -> None:
         tensors = self.tensors[wave[0] : wave[-1] + 1]
-        if not all_windows(tensors):
+        looks = look_all(tensors) if set(map(type, tensors)) <= PLAIN else None
+        if looks is None:
             wave = self.without_shells(wave)
-            # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
-            own = [self.tensors[index] for index in wave]
-            tensors = [tensor if type(tensor) in PLAIN else tensor.data for tensor in own]
+            tensors = [self.tensors[index] for index in wave]
+            looks = look_at_each(tensors)
         self.windows += wave
-        self.looks.extend(look_all(tensors))
-        self.find_gradients(wave)
-        self.find_carried(wave)
+        self.looks.extend(looks)
+        self.find_gradients(wave, tensors, looks.requires_grads)
+        self.find_carried(wave, tensors)
 
     def without_shells(self, wave: Sequence[int]) -> list[int]:
         are_windows = [*map(is_window, [self.tensors[index] for index in wave])]
         shells = [index for index, is_so in zip(wave, are_windows, strict=True) if not is_so]
-        self.find_gradients([index for index in shells if self.visit_shell(index)])
+        moving = [index for index in shells if self.visit_shell(index)]
+        around = [self.tensors[index] for index in moving]
+        self.find_gradients(moving, around, [tensor.requires_grad for tensor in around])
         return [*compress(wave, are_windows)]
 
-    def find_gradients(self, wave: Sequence[int]) -> None:
-        tensors = [self.tensors[index] for index in wave]
-        self.trained += (trained := [*compress(wave, map(_requires_grad, tensors))])
+    def find_gradients(self, wave: Sequence[int], tensors: Sequence[Tensor], requires: Sequence[bool]) -> None:
+        self.trained += (trained := [*compress(wave, requires)])
         results = [index for index in trained if self.tensors[index].grad_fn is not None]
         if results:
             self.results += results
@@ -266,9 +267,8 @@ class Walk:
             for at, (_, gradient) in enumerate(gradients):
                 self.find(gradient, *run.origin(at, self.origins))
 
-    def find_carried(self, wave: Sequence[int]) -> None:
+    def find_carried(self, wave: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """What hangs on tensors, attributes and hooks. Mostly nothing does, and the collector can tell at once."""
-        tensors = [self.tensors[index] for index in wave]
         if len(gc.get_referents(*tensors)) <= len(wave) * _BARE:
             return
         for index, tensor in zip(wave, tensors, strict=True):
@@ -314,6 +314,6 @@ _MANY = 16
 _DEVICE_KINDS = {torch.device, str, int}
 # Like _Stair(...), from a tuple, and cheaper.
 _make_stair = partial(tuple.__new__, _Stair)
-_requires_grad, _grad = attrgetter("requires_grad"), attrgetter("grad")
+_grad = attrgetter("grad")
 # What the collector sees behind a tensor that carries nothing: its type.
 _BARE = len(gc.get_referents(torch.empty(0, device="cpu")))

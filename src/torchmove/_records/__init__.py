@@ -22,7 +22,7 @@ from torchmove._records.reading import (
     make_child,
 )
 from torchmove._records.receipt import Advance, Cargo, Held, Load, Mover, Receipt
-from torchmove._records.slots import Looks, Slot, Slots, Window, Windows
+from torchmove._records.slots import Looks, Slot, Slots, Window, shape_of
 from torchmove._records.stages import Stage, Stages
 from torchmove._records.verdict import Finding, Verdict
 
@@ -69,10 +69,10 @@ __all__ = [
     "Told",
     "Verdict",
     "Window",
-    "Windows",
     "attribute",
     "item",
     "make_bunch",
     "make_child",
     "make_several",
+    "shape_of",
 ]

@@ -16,12 +16,16 @@ Way = tuple[torch.device, torch.device]  # from where, to where
 
 
 class Block(NamedTuple):
-    """A storage: the slots that look at it, and the spans of its bytes that they reach. None: it shows no storage."""
+    """A storage: the slots that look at it, and the spans of its bytes that they reach. None: it shows no storage.
+
+    Where there are several slots, `extents` has for each of them the first byte that it reaches, and the first behind.
+    """
 
     slots: tuple[int, ...]
     device: torch.device
     storage_bytes: int
     spans: tuple[tuple[int, int], ...]
+    extents: tuple[tuple[int, int], ...] = ()
 
     @property
     def opaque(self) -> bool:

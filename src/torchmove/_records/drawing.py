@@ -94,7 +94,9 @@ def drawn(inventory: Inventory) -> State:
     devices = _devices(looks.devices)
     node = [growing.leaf(slot.path) for slot in slots]
     roles, role = indexed(slots.roles())
-    state = State(
+    dtypes, dtype = indexed(looks.dtypes)
+    shapes, shape = indexed(looks.shapes)
+    return State(
         tree=growing.tree,
         node=node,
         nbytes=looks.nbytes,
@@ -102,17 +104,13 @@ def drawn(inventory: Inventory) -> State:
         role=role,
         devices=list(map(str, devices)),
         device=_places(devices, looks.devices),
+        dtypes=[str(each).removeprefix("torch.") for each in dtypes],
+        dtype=dtype,
+        shapes=[str(list(each)) for each in shapes],
+        shape=shape,
         shared=list(_shared(inventory)),
         also=list(_also(inventory)),
     )
-    kinds = slots.kinds()
-    return state if kinds is None else with_kinds(state, *kinds)
-
-
-def with_kinds(state: State, dtypes: Iterable[torch.dtype], shapes: Iterable[Sequence[int]]) -> State:
-    names, dtype = indexed(str(each).removeprefix("torch.") for each in dtypes)
-    sizes, shape = indexed(tuple(each) for each in shapes)
-    return state._replace(dtypes=names, dtype=dtype, shapes=[str(list(each)) for each in sizes], shape=shape)
 
 
 def with_places(state: State, placement: Sequence[torch.device], words: tuple[str, str]) -> State:

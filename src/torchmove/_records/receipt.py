@@ -12,9 +12,7 @@ from torch import Tensor
 from torchmove._paths import Path
 from torchmove._records.blocks import Block, Moves
 from torchmove._records.columns import Rows
-from torchmove._records.drawing import with_kinds
 from torchmove._records.planned import Plan, describe_moves, describe_tensors, stays_figure, stays_table
-from torchmove._records.slots import Windows
 from torchmove._records.stages import Stage, stages_facts
 from torchmove._records.verdict import Verdict
 from torchmove.report import (
@@ -111,7 +109,6 @@ class Receipt(Reported):
     why: str  # this mover was taken
     seconds: float
     held: tuple[Held, ...]
-    windows: Windows  # what each tensor showed before, in the inventory's order
     verdict: Verdict | None = None
     stages: tuple[Stage, ...] = ()  # of the move; the plan has those before
 
@@ -152,7 +149,7 @@ class Receipt(Reported):
             points=(Points("Still held on the old device", held), *plan.told()),
             timeline=self._timeline(),
             tables=plan.page_tables(),
-            state=with_kinds(plan.drawn(), self.windows.dtypes, self.windows.shapes),
+            state=plan.drawn(),
         )
 
     def _figures(self) -> Iterator[Figure]:

@@ -35,12 +35,21 @@ class Slot(NamedTuple):
 
 
 class Looks(NamedTuple):
-    """What slots record of their tensors, in columns: device, bytes, storage, and the bytes of that."""
+    """What slots record of their tensors, in columns: where they are, what they look at, and what they show of it."""
 
     devices: list[torch.device]
     nbytes: list[int]
     storages: list[int]
     storage_bytes: list[int]
+    in_shared_memory: list[bool]
+    dtypes: list[torch.dtype]
+    shapes: list[torch.Size]
+    strides: list[tuple[int, ...]]
+    requires_grads: list[bool]
+
+    @classmethod
+    def none(cls) -> Looks:
+        return cls([], [], [], [], [], [], [], [], [])
 
     def extend(self, more: Looks) -> None:
         for column, rest in zip(self, more, strict=True):
@@ -58,7 +67,7 @@ class Slots(Rows[Slot]):
         return len(self.tensors)
 
     def row(self, index: int) -> Slot:
-        devices, nbytes, storages, sizes = self.looks
+        devices, nbytes, storages, sizes = self.looks[:4]
         origin = self._origins.of(self._order[index])
         return Slot(self.tensors[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])
 
@@ -69,12 +78,6 @@ class Slots(Rows[Slot]):
     def roles(self) -> Sequence[Role]:
         roles = list(self._origins.roles())
         return roles if len(roles) == len(self) else [roles[index] for index in self._order]
-
-    def kinds(self) -> tuple[list[torch.dtype], list[Sequence[int]]] | None:
-        """Every tensor's dtype, and its shape as far as it has one; an archive does not know."""
-        if self.tensors and self.tensors[0] is _GONE:
-            return None
-        return [tensor.dtype for tensor in self.tensors], list(map(shape_of, self.tensors))
 
     def archived(self) -> Slots:
         """The same, without the tensors."""
@@ -90,31 +93,15 @@ def shape_of(tensor: Tensor) -> Sequence[int]:
 
 
 class Window(NamedTuple):
-    """What a tensor shows of its storage. Not part of a slot: it takes as long to read as all the rest, and planning
-    seldom asks for it."""
+    """What a tensor shows of its storage."""
 
     dtype: torch.dtype
     shape: torch.Size
     stride: tuple[int, ...]
     offset: int
-    requires_grad: bool
 
     @property
     def extent(self) -> tuple[int, int]:
         """The first byte that it reaches, and the first behind."""
         reach = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
         return self.offset * self.dtype.itemsize, (self.offset + reach + 1) * self.dtype.itemsize
-
-
-class Windows(NamedTuple):
-    """The windows of many tensors, in columns."""
-
-    dtypes: list[torch.dtype]
-    shapes: list[torch.Size]
-    strides: list[tuple[int, ...]]
-    offsets: list[int]
-    requires_grads: list[bool]
-
-    def of(self, index: int) -> Window:
-        dtypes, shapes, strides, offsets, requires_grads = self
-        return Window(dtypes[index], shapes[index], strides[index], offsets[index], requires_grads[index])

@@ -27,13 +27,13 @@ from torchmove._storage.reach import bytes_of, load_of, packed, reached
 from torchmove._storage.reading import (
     AT_ONCE,
     has_storage,
-    in_shared_memory,
     look_all,
+    look_at_each,
     look_at_wholes,
     multiplied_bytes,
-    windows_of,
+    window_of,
 )
-from torchmove._storage.watching import Watch, held_elsewhere, is_own, is_sole_owner, storage_key
+from torchmove._storage.watching import Watch, held_elsewhere, is_sole_owner, storage_key
 
 __all__ = [
     "AT_ONCE",
@@ -47,11 +47,10 @@ __all__ = [
     "cut",
     "has_storage",
     "held_elsewhere",
-    "in_shared_memory",
-    "is_own",
     "is_sole_owner",
     "load_of",
     "look_all",
+    "look_at_each",
     "look_at_wholes",
     "multiplied_bytes",
     "packed",
@@ -62,5 +61,5 @@ __all__ = [
     "rebinding",
     "shell_rebinding",
     "storage_key",
-    "windows_of",
+    "window_of",
 ]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from operator import attrgetter
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from torchmove._undo import Undo
 
@@ -45,25 +44,28 @@ def rebind(each: Rebinding, undo: Undo) -> None:
         _rebind_data(each, undo)
 
 
-def rebind_dense(tensors: Sequence[Tensor], copies: Sequence[Tensor], undo: Undo) -> list[Tensor]:
+def rebind_dense(tensors: Sequence[Tensor], copies: Sequence[Tensor], undo: Undo) -> list[UntypedStorage]:
     """Make dense tensors look at their copies by `.data =`, all at once. Returns what they looked at before."""
-    before = list(map(_get_data, tensors))
-    undo.append(lambda: _set_all(tensors, before))
+    before = list(map(Tensor.untyped_storage, tensors))
+    undo.append(lambda: _set_all(tensors, map(_all_of, before, tensors)))
     _set_all(tensors, copies)
     return before
 
 
-def _set_all(tensors: Sequence[Tensor], windows: Sequence[Tensor]) -> None:
+def _set_all(tensors: Sequence[Tensor], windows: Iterable[Tensor]) -> None:
     for tensor, window in zip(tensors, windows, strict=True):
         tensor.data = window
+
+
+def _all_of(storage: UntypedStorage, like: Tensor) -> Tensor:
+    """A window on the whole of a storage: that is what a dense tensor sees."""
+    empty = torch.empty(0, dtype=like.dtype, device=storage.device)
+    return empty.set_(storage, 0, like.shape, like.stride())
 
 
 def can_rebind_dense(tensor: Tensor, copy: Tensor) -> bool:
     """One answer for all dense tensors that go the same way."""
     return torch._has_compatible_shallow_copy_type(tensor, copy)
-
-
-_get_data = attrgetter("data")
 
 
 class Gradients:

@@ -11,29 +11,32 @@ from torch import Tensor
 
 from torchmove._records import Block, Window
 from torchmove._storage.reach import packed
-from torchmove._storage.reading import NAMED_TENSORS, has_storage
+from torchmove._storage.reading import NAMED_TENSORS, has_storage, window_of
 
 
-def apart(slab: Tensor, like: list[Tensor]) -> Sequence[Tensor]:
-    """The parts of a flat tensor, each shaped as its like and in a storage of its own, bit for bit."""
-    if slab.device.type != "cuda" or slab.dtype.itemsize not in BITS:
-        several: Any = torch.split_with_sizes_copy  # torch's stubs know only the form that fills given tensors
-        parts = several(slab, list(map(Tensor.numel, like)))
-        return [part if each.dim() == 1 else part.view(each.shape) for part, each in zip(parts, like, strict=True)]
+def apart(slabs: Sequence[Tensor]) -> list[Tensor]:
+    """The rows of some tensors of one dtype, each in a storage of its own, bit for bit."""
+    device, dtype = slabs[0].device, slabs[0].dtype
+    if device.type != "cuda" or dtype.itemsize not in BITS:
+        rows: Any = torch.unbind_copy  # torch's stubs know only the form that fills given tensors
+        return [copy for slab in slabs for copy in rows(slab)]
     # On a GPU: one kernel for many tensors, where copying takes one for each. It computes something that leaves every
     # bit as it is; torch's own copy of many does not, and most arithmetic on floats neither.
-    if slab.dtype in (torch.float32, torch.float64):
-        return torch._foreach_clamp_max(torch._C._nn.unflatten_dense_tensors(slab, like), math.inf)
-    bits = BITS[slab.dtype.itemsize]
-    copies = torch._foreach_add(torch._C._nn.unflatten_dense_tensors(slab.view(bits), like), 0)
-    return copies if slab.dtype is bits else [copy.view(slab.dtype) for copy in copies]
+    if dtype in (torch.float32, torch.float64):
+        return list(torch._foreach_clamp_max([row for slab in slabs for row in slab.unbind()], math.inf))
+    bits = BITS[dtype.itemsize]
+    copies = torch._foreach_add([row for slab in slabs for row in slab.view(bits).unbind()], 0)
+    return list(copies) if dtype is bits else [copy.view(dtype) for copy in copies]
 
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def cut(base: Tensor, tensor: Tensor, window: Window, block: Block) -> Tensor:
+def cut(base: Tensor, tensor: Tensor, block: Block) -> Tensor:
     """The tensor's window, cut on `base`, the copy of its block."""
+    if block.opaque:
+        return _dressed(base, tensor)
+    window = window_of(tensor)
     if tensor.is_inference():
         with torch.inference_mode():
             return _dressed(_cut(base, window, block), tensor)
@@ -51,8 +54,6 @@ def _dressed(cut: Tensor, like: Any) -> Tensor:
 
 
 def _cut(base: Tensor, window: Window, block: Block) -> Tensor:
-    if block.opaque:
-        return base
     first, size = window.offset * window.dtype.itemsize, window.dtype.itemsize
     shift = next((at - start for start, stop, at in packed(block.spans)[0] if start <= first < stop), -first)
     offset = (first + shift) // size

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage
 
-from torchmove._records import Looks, Slots, Window, Windows
+from torchmove._records import Looks, Window, shape_of
 from torchmove._shells import PLAIN
 
 # Tensors are read in columns, but not so many at once that they fall out of the processor's cache in between.
@@ -20,38 +19,80 @@ _WITH_STORAGE = {"cpu", "cuda", "xpu", "mps", "meta"}
 NAMED_TENSORS = hasattr(Tensor, "has_names")  # torch 2.13 has given them up
 
 
-def look_all(tensors: Sequence[Tensor]) -> Looks:
-    """Read strided tensors. C code mapped over them is quicker than a loop.
+def look_all(tensors: Sequence[Tensor]) -> Looks | None:
+    """Read windows on storages. C code mapped over them is quicker than a loop.
 
-    On a device without storages (XLA's kind) a tensor travels whole.
+    None: they are not all that. A sparse tensor shows no storage, a nested one no shape, and neither is asked before.
     """
     devices = list(map(_device, tensors))
     different = set(devices)
+    if not all(has_storage(device.type) for device in different):
+        return None
     if len(different) == 1:
         devices = [*different] * len(tensors)  # one object for all of them
-    if not all(map(has_storage, {device.type for device in different})):
-        looks = Looks([], [], [], [])
-        for tensor in tensors:
-            looks.extend((look_all if has_storage(tensor.device.type) else look_at_wholes)([tensor]))
-        return looks
-    storages = list(map(Tensor.untyped_storage, tensors))
-    sizes = list(map(UntypedStorage.nbytes, storages))
-    return Looks(devices, list(map(_nbytes, tensors)), list(map(_cdata, storages)), sizes)
+    try:
+        storages = list(map(Tensor.untyped_storage, tensors))
+        shapes = list(map(_shape, tensors))
+    except (NotImplementedError, RuntimeError):
+        return None
+    dtypes = list(map(_dtype, tensors))
+    if not _QUANTIZED.isdisjoint(dtypes):
+        return None
+    return Looks(
+        devices,
+        list(map(_nbytes, tensors)),
+        list(map(_cdata, storages)),
+        list(map(UntypedStorage.nbytes, storages)),
+        _in_shared_memory(storages, devices),
+        dtypes,
+        shapes,
+        list(map(Tensor.stride, tensors)),
+        list(map(_requires_grad, tensors)),
+    )
 
 
-_device, _nbytes, _cdata = map(attrgetter, ("device", "nbytes", "_cdata"))
+_device, _nbytes, _cdata, _dtype, _shape, _requires_grad = map(
+    attrgetter, ("device", "nbytes", "_cdata", "dtype", "shape", "requires_grad")
+)
+_QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+
+
+def _in_shared_memory(storages: Sequence[UntypedStorage], devices: Sequence[torch.device]) -> list[bool]:
+    """Of host memory: can other processes see it too?"""
+    kinds = {device.type for device in {*devices}}
+    if kinds == {"cpu"}:
+        return list(map(UntypedStorage.is_shared, storages))
+    if "cpu" not in kinds:
+        return [False] * len(storages)
+    return [device.type == "cpu" and storage.is_shared() for storage, device in zip(storages, devices, strict=True)]
+
+
+def look_at_each(tensors: Sequence[Tensor]) -> Looks:
+    """Read windows of any class and on any device. On one without storages (XLA's kind) a tensor travels whole."""
+    looks = Looks.none()
+    for tensor in tensors:
+        # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
+        look = look_all([tensor if type(tensor) in PLAIN else tensor.data])
+        if look is None:
+            look = look_at_wholes([tensor])
+        looks.extend(look._replace(requires_grads=[tensor.requires_grad]))
+    return looks
 
 
 def look_at_wholes(tensors: Sequence[Tensor]) -> Looks:
     """Read tensors that travel whole: each gets a storage of its own, of -1 bytes."""
-    nbytes = [tensor.numel() * tensor.dtype.itemsize for tensor in tensors]
-    keys = [-id(tensor) for tensor in tensors]
-    return Looks([tensor.device for tensor in tensors], nbytes, keys, [-1] * len(tensors))
-
-
-def in_shared_memory(tensors: Sequence[Tensor]) -> Iterator[bool]:
-    """Of tensors on the CPU: can other processes see the storage too?"""
-    return map(UntypedStorage.is_shared, map(Tensor.untyped_storage, tensors))
+    count = len(tensors)
+    return Looks(
+        [tensor.device for tensor in tensors],
+        [tensor.numel() * tensor.dtype.itemsize for tensor in tensors],
+        [-id(tensor) for tensor in tensors],
+        [-1] * count,
+        [False] * count,
+        [tensor.dtype for tensor in tensors],
+        [torch.Size(shape_of(tensor)) for tensor in tensors],
+        [()] * count,
+        [tensor.requires_grad for tensor in tensors],
+    )
 
 
 def multiplied_bytes(rows: Tensor, columns: Tensor) -> Tensor:
@@ -72,36 +113,6 @@ def has_storage(device_type: str) -> bool:
         return False
 
 
-def windows_of(slots: Slots) -> Windows:
-    """What each tensor shows of its storage; of one that travels whole, what can be told."""
-    tensors, sizes = slots.tensors, slots.looks.storage_bytes
-    if not set(map(type, tensors)) <= PLAIN or (sizes and min(sizes) < 0):
-        rows = [(_whole_window if size < 0 else window_of)(tensor) for tensor, size in zip(tensors, sizes, strict=True)]
-        return Windows(*map(list, zip(*rows, strict=True)))
-    windows = Windows([], [], [], [], [])
-    for start in range(0, len(tensors), AT_ONCE):
-        some = tensors[start : start + AT_ONCE]
-        for column, read in zip(windows, _READ, strict=True):
-            column.extend(map(read, some))  # type: ignore[attr-defined]
-    return windows
-
-
-# In the order of the columns.
-_READ: tuple[Callable[[Tensor], Any], ...] = (
-    attrgetter("dtype"),
-    attrgetter("shape"),
-    Tensor.stride,
-    Tensor.storage_offset,
-    attrgetter("requires_grad"),
-)
-
-
 def window_of(tensor: Tensor) -> Window:
-    # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
     data = tensor if type(tensor) in PLAIN else tensor.data
-    return Window(data.dtype, data.shape, data.stride(), int(data.storage_offset()), tensor.requires_grad)
-
-
-def _whole_window(tensor: Tensor) -> Window:
-    shape = torch.Size((tensor.numel(),)) if tensor.is_nested else tensor.shape
-    return Window(tensor.dtype, shape, (), 0, tensor.requires_grad)
+    return Window(data.dtype, data.shape, data.stride(), int(data.storage_offset()))

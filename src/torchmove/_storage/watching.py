@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
+from operator import attrgetter, gt
 from typing import Any
 
 import torch
@@ -21,22 +21,17 @@ def storage_key(holder: Tensor | UntypedStorage) -> int | None:
         return None
 
 
-def held_elsewhere(tensors: Sequence[Tensor], counts: Sequence[int]) -> list[bool]:
-    """Does anybody hold the storage behind each tensor, besides the tensors of the state, so many, that look at it?"""
-    storages = list(map(Tensor.untyped_storage, tensors))
+def held_elsewhere(storages: Sequence[UntypedStorage], counts: Sequence[int]) -> Iterator[bool]:
+    """Does anybody hold each storage, besides the tensors of the state, so many, that look at it?"""
     held = map(torch._C._storage_Use_Count, map(_cdata, storages))
-    # Each of our own Python objects here holds it too.
-    return [count > known + 1 for count, known in zip(held, counts, strict=True)]
+    # The Python object that was given here holds it too.
+    return map(gt, held, map((1).__add__, counts))
 
 
-def is_own(tensor: Tensor) -> bool:
-    """Is the memory behind a tensor torch's own, not lent by numpy or a file?"""
-    return tensor.untyped_storage().resizable()
-
-
-def is_sole_owner(tensor: Tensor) -> bool:
-    """Is the memory behind a tensor torch's own, and does nobody else look at it?"""
-    return is_own(tensor) and not held_elsewhere([tensor], [1])[0]
+def is_sole_owner(storage: UntypedStorage, *, besides: int) -> bool:
+    """Is the memory of a storage torch's own, not lent by numpy or a file, and does nobody look at it, besides so many
+    tensors?"""
+    return storage.resizable() and torch._C._storage_Use_Count(storage._cdata) <= 1 + besides
 
 
 class Watch:

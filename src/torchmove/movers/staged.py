@@ -7,8 +7,6 @@ Large blocks go in pieces, many at a time. Small ones go in bundles: together ov
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import compress
-from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -19,7 +17,7 @@ from torchmove._blocks import copy_block
 from torchmove._pages import ask_for_huge_pages
 from torchmove._records import Advance, Cargo, Load, Moves
 from torchmove._storage import bytes_of, packed
-from torchmove.staging import Bundle, Lane, Piece, Ring, bundled
+from torchmove.staging import Piece, Ring, bundled
 
 _SMALL_BYTES = 1 << 20
 
@@ -101,7 +99,6 @@ class _Way:
         self.target, self.load, self.copies, self.advance = target, load, copies, advance
         device = target if self.is_up else home
         self.ring: Ring = staging.ring(device)
-        # Bundles are made and taken apart on the caller's stream: memory of another one is of no use to it later.
         self.caller = torch.cuda.current_stream(device)
         self.stream = self.ring.stream(device)
         # All that was written to the source, on any stream, and all that used the memory that is free now.
@@ -121,27 +118,26 @@ class _Way:
             carry = self.ring.to_device if self.is_up else self.ring.to_host
             carry(self.pieces(large), self.stream, self.advance)
         if small:
-            with self.ring.held():
-                self.carry_bundles(small)
+            self.carry_bundles(small)
 
     # ------------------------------------------------------------ small blocks
 
     def carry_bundles(self, indices: Sequence[int]) -> None:
-        lane, carry = Lane(self.ring.slots, self.caller), staging.to_device if self.is_up else staging.to_host
-        for bundle in self.bundles(indices):
-            for index, copy in zip(bundle.keys, carry(bundle, lane), strict=True):
-                self.copies[index] = copy
-            self.advance(bundle.nbytes)
-        self.caller.synchronize()
-
-    def bundles(self, indices: Sequence[int]) -> Iterator[Bundle]:
-        sources, dense = self.load.sources, self.load.dense
+        sources, dense, firsts = self.load.sources, self.load.dense, self.load.moves.firsts
+        dtypes, shapes = self.load.moves.blocks.looks.dtypes, self.load.moves.blocks.looks.shapes
         tensors = [sources[index] if dense[index] else self.reached(index) for index in indices]
-        dtypes = list(map(_dtype, tensors))
-        for dtype in {*dtypes}:
-            chosen = [dtype is each for each in dtypes]
-            some, keys = list(compress(tensors, chosen)), list(compress(indices, chosen))
-            yield from bundled(some, keys, self.ring.slot_bytes)
+        kinds = [
+            (dtypes[firsts[index]], shapes[firsts[index]]) if dense[index] else (tensor.dtype, tensor.shape)
+            for index, tensor in zip(indices, tensors, strict=True)
+        ]
+        bundles = bundled(tensors, kinds, indices, self.ring.slot_bytes)
+        carry = self.ring.all_to_device if self.is_up else self.ring.all_to_host
+        # On the caller's stream: memory of another one is of no use to it later.
+        carry(bundles, self.caller, self.advance, self.arrived)
+
+    def arrived(self, indices: Sequence[int], copies: Sequence[Tensor]) -> None:
+        for index, copy in zip(indices, copies, strict=True):
+            self.copies[index] = copy
 
     def reached(self, index: int) -> Tensor:
         source, block, _, _ = self.load[index]
@@ -177,6 +173,3 @@ class _Way:
         for part in device.split(self.ring.slot_bytes):  # type: ignore[no-untyped-call]
             yield Piece(host, address, part, part.nbytes)
             address += part.nbytes
-
-
-_dtype = attrgetter("dtype")

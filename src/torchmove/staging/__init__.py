@@ -6,23 +6,23 @@ page faults of fresh memory side by side.
 
     locked    page-locked memory
     workers   threads that copy host memory
-    pieces    of large blocks, and how they enter and leave a slot
-    traffic   the ring of slots, and the traffic of pieces through them
-    bundles   of small blocks
+    traffic   through slots, and how it ends
+    pieces    of large blocks, and their traffic
+    bundles   of small blocks, and their traffic
+    ring      the slots, workers and streams of this process
 """
 
 from __future__ import annotations
 
-from torchmove.staging.bundles import Bundle, Lane, bundled, to_device, to_host
+from torchmove.staging.bundles import Bundle, bundled
 from torchmove.staging.locked import CannotLock, lock, unlock
 from torchmove.staging.pieces import Piece
-from torchmove.staging.traffic import NoRing, Ring, is_ready, release, ring
+from torchmove.staging.ring import NoRing, Ring, is_ready, release, ring
 from torchmove.staging.workers import cores
 
 __all__ = [
     "Bundle",
     "CannotLock",
-    "Lane",
     "NoRing",
     "Piece",
     "Ring",
@@ -32,7 +32,5 @@ __all__ = [
     "lock",
     "release",
     "ring",
-    "to_device",
-    "to_host",
     "unlock",
 ]

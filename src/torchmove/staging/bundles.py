@@ -1,81 +1,143 @@
 """Small blocks travel in bundles: one behind the other in a slot, over the link together, then a storage for each.
 
-What takes time here is Python, not the link: everything is done for a whole bundle at once, and by one thread.
+What takes time here is each tensor, not the link. So everything is done for many at once, in calls that let go of
+Python's lock, and several bundles are on their way side by side. Those of one shape are one matter for torch: neither
+to put them together nor to take them apart does each have to be looked at on its own.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from operator import attrgetter
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from torchmove._records import Advance
 from torchmove._storage import apart
+from torchmove.staging.traffic import Cancelled, Slot, Traffic
+from torchmove.staging.workers import Workers
+
+_MOST = 8192  # tensors in a bundle
+_AT_ONCE = 8  # bundles; more are in each other's way
+
+Arrived = Callable[[Sequence[int], Sequence[Tensor]], None]
 
 
 class Bundle(NamedTuple):
-    """Contiguous tensors of one dtype; `keys` tell them apart."""
+    """Contiguous tensors of one dtype, in groups of one shape; `keys` tell them apart."""
 
-    tensors: list[Tensor]
+    groups: list[list[Tensor]]
     keys: list[int]
     nbytes: int
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.tensors[0].dtype
+        return self.groups[0][0].dtype
 
     def gather(self, out: Tensor) -> None:
-        torch.cat([tensor if tensor.dim() == 1 else tensor.view(-1) for tensor in self.tensors], out=out)
+        for group, room in zip(self.groups, self.rooms(out), strict=True):
+            if room.dim() > 1:
+                torch.cat(group, out=room.flatten(0, 1))
+            else:
+                torch.stack(group, out=room)
 
-    def spread(self, slab: Tensor) -> Sequence[Tensor]:
+    def spread(self, slab: Tensor) -> list[Tensor]:
         """Copies like the tensors, each with a storage of its own, from a slab into which such were gathered."""
-        return apart(slab, self.tensors)
+        return apart(self.rooms(slab))
+
+    def rooms(self, slab: Tensor) -> list[Tensor]:
+        """The place of each group in a flat tensor, a row for each of its tensors."""
+        parts = slab.split([len(group) * group[0].numel() for group in self.groups])  # type: ignore[no-untyped-call]
+        return [part.view(len(group), *group[0].shape) for part, group in zip(parts, self.groups, strict=True)]
 
 
-def bundled(tensors: list[Tensor], keys: list[int], most_bytes: int) -> Iterator[Bundle]:
-    """Tensors of one dtype, as many in a bundle as fit."""
-    ends = list(accumulate(map(_nbytes, tensors)))
-    start, before = 0, 0
-    while start < len(tensors):
-        stop = max(start + 1, bisect_right(ends, before + most_bytes))
-        yield Bundle(tensors[start:stop], keys[start:stop], ends[stop - 1] - before)
-        start, before = stop, ends[stop - 1]
+Kind = tuple[torch.dtype, Sequence[int]]  # and shape
 
 
-_nbytes = attrgetter("nbytes")
+def bundled(tensors: Sequence[Tensor], kinds: Iterable[Kind], keys: Sequence[int], most_bytes: int) -> Iterator[Bundle]:
+    """As many in a bundle as fit, those of one kind together."""
+    alike: defaultdict[Kind, list[int]] = defaultdict(list)
+    for at, kind in enumerate(kinds):
+        alike[kind].append(at)
+    by_dtype: defaultdict[torch.dtype, list[list[int]]] = defaultdict(list)
+    for (dtype, _), places in alike.items():
+        by_dtype[dtype].append(places)
+    for groups in by_dtype.values():
+        bundle = Bundle([], [], 0)
+        for places in groups:
+            size, start = tensors[places[0]].nbytes, 0
+            while start < len(places):
+                stop = start + min(_MOST - len(bundle.keys), (most_bytes - bundle.nbytes) // size)
+                if stop > start or not bundle.keys:
+                    some = places[start : max(stop, start + 1)]
+                    start += len(some)
+                    bundle.groups.append([tensors[at] for at in some])
+                    bundle.keys.extend([keys[at] for at in some])
+                    bundle = bundle._replace(nbytes=bundle.nbytes + size * len(some))
+                else:
+                    yield bundle
+                    bundle = Bundle([], [], 0)
+        yield bundle
 
 
-class Lane:
-    """Slots taken in turn; one is used again when what it held has crossed the link."""
+class Bundles(Traffic[Bundle]):
+    """Bundles on their way, each by a worker and through a slot of its own; `arrived` is told the keys and the copies.
 
-    def __init__(self, slots: Sequence[Tensor], stream: torch.cuda.Stream) -> None:
-        self.slots, self.stream, self.turn = slots, stream, 0
-        self.events = [torch.cuda.Event() for _ in slots]  # type: ignore[no-untyped-call]
+    They are made and taken apart on the given stream: memory of another one would be of no use to it later.
+    """
 
-    def next(self, bundle: Bundle) -> tuple[Tensor, torch.cuda.Event]:
-        number, self.turn = self.turn % len(self.slots), self.turn + 1
-        self.events[number].synchronize()
-        slot = self.slots[number][: bundle.nbytes].view(bundle.dtype)
-        return slot, self.events[number]
+    def __init__(
+        self,
+        slots: Sequence[Tensor],
+        workers: Workers,
+        stream: torch.cuda.Stream,
+        advance: Advance,
+        bundles: Iterable[Bundle],
+        arrived: Arrived,
+    ) -> None:
+        super().__init__(slots[:_AT_ONCE], workers, stream, advance)
+        self.bundles, self.arrived = bundles, arrived
 
+    def to_device(self) -> None:
+        self.share(self.up)
 
-def to_device(bundle: Bundle, lane: Lane) -> Sequence[Tensor]:
-    slot, event = lane.next(bundle)
-    bundle.gather(slot)
-    slab = slot.to(lane.stream.device, non_blocking=True)
-    event.record(lane.stream)
-    return bundle.spread(slab)
+    def to_host(self) -> None:
+        self.share(self.down)
 
+    def share(self, carry: Callable[[Bundle, Slot], None]) -> None:
+        for bundle in self.bundles:
+            if not self.free:
+                self.receive()
+            if self.cancelled:
+                raise Cancelled
+            slot = self.free.pop()
+            self.give(partial(carry, bundle, slot), bundle, slot)
+        while self.at_work:
+            self.receive()
 
-def to_host(bundle: Bundle, lane: Lane) -> Sequence[Tensor]:
-    slot, event = lane.next(bundle)
-    slab = torch.empty_like(slot, device=lane.stream.device)
-    bundle.gather(slab)
-    slot.copy_(slab, non_blocking=True)
-    event.record(lane.stream)
-    event.synchronize()
-    return bundle.spread(slot)
+    def receive(self) -> None:
+        bundle, slot = self.take()
+        self.free.append(slot)
+        self.advance(bundle.nbytes)
+
+    def up(self, bundle: Bundle, slot: Slot) -> None:
+        slot.event.synchronize()  # what it held last has crossed the link
+        with torch.cuda.device(self.stream.device), torch.cuda.stream(self.stream):
+            room = slot.bytes[: bundle.nbytes].view(bundle.dtype)
+            bundle.gather(room)
+            slab = room.to(self.stream.device, non_blocking=True)
+            slot.event.record(self.stream)
+            self.arrived(bundle.keys, bundle.spread(slab))
+
+    def down(self, bundle: Bundle, slot: Slot) -> None:
+        with torch.cuda.device(self.stream.device), torch.cuda.stream(self.stream):
+            room = slot.bytes[: bundle.nbytes].view(bundle.dtype)
+            slab = torch.empty_like(room, device=self.stream.device)
+            bundle.gather(slab)
+            room.copy_(slab, non_blocking=True)
+            slot.event.record(self.stream)
+            slot.event.synchronize()
+            self.arrived(bundle.keys, bundle.spread(room))

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from torchmove._records import Advance
+from torchmove.staging.traffic import Cancelled, Slot, Traffic
+from torchmove.staging.workers import Workers
 
 
 class Piece(NamedTuple):
@@ -27,3 +35,70 @@ class Piece(NamedTuple):
 
     def slot_to_host(self, slot: Tensor) -> None:
         ctypes.memmove(self.address, slot.data_ptr(), self.nbytes)
+
+
+class Pieces(Traffic[Piece]):
+    """Pieces on their way. Workers copy between slots and host memory, the copy engine between slots and the device."""
+
+    def __init__(
+        self,
+        slots: Sequence[Tensor],
+        workers: Workers,
+        stream: torch.cuda.Stream,
+        advance: Advance,
+        pieces: Iterable[Piece],
+    ) -> None:
+        super().__init__(slots, workers, stream, advance)
+        self.pieces = iter(pieces)
+        self.most_on_link = max(1, len(slots) - len(workers))
+        self.on_link: deque[tuple[Piece, Slot]] = deque()
+
+    def to_device(self) -> None:
+        while True:
+            for piece in self.next_pieces():
+                slot = self.free.pop()
+                self.give(partial(piece.host_to_slot, slot.bytes), piece, slot)
+            if self.at_work:
+                piece, slot = self.take()
+                piece.slot_to_device(slot.bytes)
+                self.send(piece, slot)
+            elif not self.on_link:
+                return
+            while self.on_link and (not self.at_work or len(self.on_link) > self.most_on_link or self.has_arrived()):
+                piece, slot = self.receive()
+                self.free.append(slot)
+                self.advance(piece.nbytes)
+
+    def to_host(self) -> None:
+        while True:
+            for piece in self.next_pieces():
+                slot = self.free.pop()
+                piece.device_to_slot(slot.bytes)
+                self.send(piece, slot)
+            while self.on_link and (len(self.at_work) < len(self.workers) or self.has_arrived()):
+                piece, slot = self.receive()
+                self.give(partial(piece.slot_to_host, slot.bytes), piece, slot)
+            if not self.at_work:
+                return
+            piece, slot = self.take()
+            self.free.append(slot)
+            self.advance(piece.nbytes)
+
+    def next_pieces(self) -> Iterator[Piece]:
+        """As many as there are free slots."""
+        while self.free and (piece := next(self.pieces, None)) is not None:
+            if self.cancelled:
+                raise Cancelled
+            yield piece
+
+    def send(self, piece: Piece, slot: Slot) -> None:
+        slot.event.record(self.stream)
+        self.on_link.append((piece, slot))
+
+    def has_arrived(self) -> bool:
+        return bool(self.on_link[0][1].event.query())  # type: ignore[no-untyped-call]
+
+    def receive(self) -> tuple[Piece, Slot]:
+        piece, slot = self.on_link.popleft()
+        slot.event.synchronize()
+        return piece, slot
