@@ -89,6 +89,33 @@ def test_a_remembered_device_is_kept_by_its_path():
     assert model.offload_device == torch.device("cpu")
 
 
+class Empty(nn.Module):
+    """Like a metric that has counted nothing yet: there is no tensor in it, and it knows where it is."""
+
+    def __init__(self, device: str, other_device: str) -> None:
+        super().__init__()
+        self.device, self.other_device = torch.device(device), other_device
+
+
+def test_a_state_without_tensors_is_where_it_says_it_is():
+    metric = Empty("cpu", "cpu")
+    assert not tm.verify(metric, on="twin:0").ok
+    receipt = tm.move(metric, to="twin:0")
+    assert (metric.device, metric.other_device) == (torch.device("twin:0"), "twin")
+    assert "cpu -> twin:0" in str(receipt)
+    assert tm.verify(metric, on="twin:0").ok
+    assert tm.move(metric, to="twin:0").plan.repoints == ()
+    with tm.parked(metric):
+        assert (metric.device, metric.other_device) == (torch.device("cpu"), "cpu")
+    assert (metric.device, metric.other_device) == (torch.device("twin:0"), "twin")
+
+
+def test_a_state_without_tensors_that_names_two_devices_is_left_alone():
+    metric = Empty("cpu", "twin:1")
+    tm.move(metric, to="twin:0")
+    assert (metric.device, metric.other_device) == (torch.device("cpu"), "twin:1")
+
+
 @pytest.mark.parametrize("keep", ["model.weight", None, nn.Linear(1, 1)])
 def test_keep_takes_a_list(keep):
     with pytest.raises(TypeError, match="keep takes a list"):

@@ -206,7 +206,7 @@ def _shares_any(inventory: Inventory, value: Any) -> bool:
 def _repoints(inventory: Inventory, keep: Keep, moves: Moves, target: torch.device) -> tuple[list[Repoint], list[Note]]:
     if not inventory.device_values:
         return [], []
-    homes = {home for home, place in moves.ways if place == target != home}
+    homes = _left_homes(inventory, moves, target)
     repoints, notes = [], []
     for value in inventory.device_values:
         if keep.has(value.holder, (value.path,)) or not any(_devices.same(value.device, home) for home in homes):
@@ -217,6 +217,15 @@ def _repoints(inventory: Inventory, keep: Keep, moves: Moves, target: torch.devi
             why = f"remembers {value.value!s} in a place that cannot be changed"
             notes.append(Note("N040", str(value.path), why))
     return repoints, notes
+
+
+def _left_homes(inventory: Inventory, moves: Moves, target: torch.device) -> set[torch.device]:
+    """The devices that something leaves for the target. A state without tensors (a metric that has counted nothing yet)
+    is where it says it is, if it says one thing."""
+    if inventory.slots or inventory.shells:
+        return {home for home, place in moves.ways if place == target != home}
+    first, *others = (value.device for value in inventory.device_values)
+    return {first} if first != target and all(_devices.same(first, other) for other in others) else set()
 
 
 def _can_be_set(value: DeviceValue, target: torch.device) -> bool:

@@ -67,6 +67,14 @@ def inner(metric: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", METRICS)
+def test_a_metric_that_has_counted_nothing_goes_where_it_is_told(name, route):
+    metric = METRICS[name]()
+    for device in (route.home, route.away):
+        tm.move(metric, to=device)
+        assert {each.device for each in metric.modules() if isinstance(each, torchmetrics.Metric)} == {device}
+
+
+@pytest.mark.parametrize("name", METRICS)
 def test_a_metric_counts_on(name, route):
     def make() -> Life:
         metric = METRICS[name]()
