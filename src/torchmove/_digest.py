@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchmove._records import Digest, Slots
-from torchmove._storage import BITS
+from torchmove._storage import BITS, offset_of
 
 _COLUMNS = 4096
 _SMALL = 16 * _COLUMNS  # elements
@@ -30,7 +30,7 @@ def digests(slots: Slots) -> tuple[Digest, ...]:
     for tensor, storage, *window in zip(
         slots.tensors, looks.storages, looks.dtypes, looks.shapes, looks.strides, strict=True
     ):
-        offset = tensor.data.storage_offset() if storage > 0 else 0
+        offset = offset_of(tensor) if storage > 0 else 0
         sums.add((storage, offset, *window), tensor)
     return sums.all()
 

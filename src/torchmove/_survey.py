@@ -15,7 +15,7 @@ from torchmove import _paths
 from torchmove._collector import without_collector
 from torchmove._graphs import in_live_graphs
 from torchmove._records import Block, Blocks, Fact, Inventory, Slots, Told
-from torchmove._storage import look_at_wholes, plain_torch, reached, window_of
+from torchmove._storage import look_at_wholes, offset_of, plain_torch, reached
 from torchmove._walk import Walk
 
 
@@ -84,8 +84,8 @@ def _blocks(slots: Slots) -> Blocks:
     special = {}
     for first in {first_of[storages[index]] for index in in_part} | shared.keys():
         indices = shared.get(first, (first,))
-        extents = [window_of(slots.tensors[index]).extent for index in indices] if len(indices) > 1 else ()
-        special[first] = Block(indices, devices[first], sizes[first], _spans(slots, indices), tuple(extents))
+        offsets = tuple([offset_of(slots.tensors[index]) for index in indices]) if len(indices) > 1 else ()
+        special[first] = Block(indices, devices[first], sizes[first], _spans(slots, indices), offsets)
     return Blocks(slots.looks, sorted(first_of.values()) if shared else range(len(slots)), special)
 
 

@@ -29,13 +29,16 @@ class Case(NamedTuple):
     plan: Plan
     same: bool  # it is the same tensors in the same order, and columns can be compared as they are
 
-    def pairs(self) -> Iterator[tuple[int, int, Slot]]:
-        """Each tensor that is still there: its index in the plan, its index now, as planned."""
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Each tensor that is still there: its index in the plan, and its index now."""
         number = self.now.number
         for tensor, index in self.plan.inventory.number.items():
             at = number.get(tensor)
             if at is not None:
-                yield index, at, self.plan.inventory.slots[index]
+                yield index, at
+
+    def planned(self, index: int) -> Slot:
+        return self.plan.inventory.slots[index]
 
 
 def verify_move(now: Inventory, plan: Plan) -> Verdict:
@@ -69,9 +72,9 @@ def _values(case: Case) -> Iterator[Finding]:
     assert case.plan.digests is not None
     with plain_torch():
         found = digests(case.now.slots)
-    for index, at, slot in case.pairs():
+    for index, at in case.pairs():
         if found[at] != case.plan.digests[index]:
-            yield Finding("V101", str(slot.path), "its bytes are not what they were", _REPORT_IT)
+            yield Finding("V101", str(case.planned(index).path), "its bytes are not what they were", _REPORT_IT)
 
 
 def _identity(case: Case) -> Iterator[Finding]:
@@ -90,40 +93,43 @@ def _identity(case: Case) -> Iterator[Finding]:
 def _sharing(case: Case) -> Iterator[Finding]:
     """Windows of one storage are windows of one storage still."""
     shared = case.plan.inventory.blocks.shared()
-    slots, now_at = case.now.slots, {index: at for index, at, _ in case.pairs()} if shared else {}
+    slots, now_at = case.now.slots, dict(case.pairs()) if shared else {}
+    storages, sizes = slots.looks.storages, slots.looks.storage_bytes
     for block in shared:
-        present = [slots[now_at[index]] for index in block.slots if index in now_at]
-        if len(present) > 1:
-            first, *others = present
-            for slot in others:
-                # On a device without storages nobody can tell.
-                if slot.storage != first.storage and slot.storage_bytes >= 0:
-                    yield Finding("V201", str(slot.path), f"no longer shares its storage with {first.path}", _REPORT_IT)
+        first, *others = [now_at[index] for index in block.slots if index in now_at] or [0]
+        for other in others:
+            # On a device without storages nobody can tell.
+            if storages[other] != storages[first] and sizes[other] >= 0:
+                why = f"no longer shares its storage with {slots[first].path}"
+                yield Finding("V201", str(slots[other].path), why, _REPORT_IT)
 
 
 def _overlaps(case: Case) -> Iterator[Finding]:
     """Windows that overlap did so before, by as much."""
     shared = case.now.blocks.shared()
-    before = {at: index for index, at, _ in case.pairs()} if shared else {}
-    extents_before = _extents(case.plan.inventory) if shared else {}
+    before = {at: index for index, at in case.pairs()} if shared else {}
+    looks = case.now.slots.looks
+    starts_before = _starts(case.plan.inventory) if shared else {}
     for block in shared:
-        extents = dict(zip(block.slots, block.extents, strict=True))
-        known = [at for at in block.slots if at in before and case.now.slots[at].nbytes]
+        known = [at for at in block.slots if at in before and looks.nbytes[at]]
+        offsets = dict(zip(block.slots, block.offsets, strict=True))
+        extents = {at: looks.window(at, offsets[at]).extent for at in known}
         for one, other in pairwise(sorted(known, key=extents.__getitem__)):
             (start, stop), (other_start, _) = extents[one], extents[other]
-            was, other_was = (extents_before.get(before[at]) for at in (one, other))
+            was, other_was = (starts_before.get(before[at]) for at in (one, other))
             apart = other_was[1] - was[1] if was and other_was and was[0] == other_was[0] else None
             if other_start < stop and apart != other_start - start:
                 why = f"overlaps {case.now.slots[one].path}, and did not before"
                 yield Finding("V202", str(case.now.slots[other].path), why, _REPORT_IT)
 
 
-def _extents(inventory: Inventory) -> dict[int, tuple[int, int]]:
-    """For each slot that shares a storage: the first slot that looks at it, and where in it this one begins."""
+def _starts(inventory: Inventory) -> dict[int, tuple[int, int]]:
+    """For each slot that shares a storage: the first slot that looks at it, and at which byte this one begins."""
+    dtypes = inventory.slots.looks.dtypes
     return {
-        slot: (block.slots[0], start)
+        slot: (block.slots[0], offset * dtypes[slot].itemsize)
         for block in inventory.blocks.shared()
-        for slot, (start, _) in zip(block.slots, block.extents, strict=True)
+        for slot, offset in zip(block.slots, block.offsets, strict=True)
     }
 
 
@@ -131,27 +137,29 @@ def _placement(case: Case) -> Iterator[Finding]:
     devices, placement = case.now.slots.looks.devices, case.plan.placement
     if case.same and devices == placement:
         return
-    for index, at, slot in case.pairs():
+    for index, at in case.pairs():
         device, place = devices[at], placement[index]
         if device != place:
-            yield Finding("V401", str(slot.path), f"is on {device}, should be on {place}", _REPORT_IT)
+            yield Finding("V401", str(case.planned(index).path), f"is on {device}, should be on {place}", _REPORT_IT)
 
 
 def _metadata(case: Case) -> Iterator[Finding]:
     before, now = case.plan.inventory.slots.looks, case.now.slots.looks
     if case.same and all(getattr(before, name) == getattr(now, name) for name in _SHOWN.values()):
         return
-    for index, at, slot in case.pairs():
+    for index, at in case.pairs():
         for name, column in _SHOWN.items():
             was, found = getattr(before, column)[index], getattr(now, column)[at]
+            if was == found:
+                continue
+            slot = case.planned(index)
             # A stride says nothing about a tensor that shows no storage, on one side or the other.
             if name == "stride" and min(before.storage_bytes[index], now.storage_bytes[at]) < 0:
                 continue
             # What a hook computes anew before each forward comes without a graph until then.
             if name == "requires_grad" and slot.role == "computed":
                 continue
-            if was != found:
-                yield Finding("V402", str(slot.path), f"its {name} was {was} and is {found}", _REPORT_IT)
+            yield Finding("V402", str(slot.path), f"its {name} was {was} and is {found}", _REPORT_IT)
 
 
 _SHOWN = {

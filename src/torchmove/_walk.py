@@ -41,7 +41,7 @@ from torchmove._records import (
     make_several,
 )
 from torchmove._shells import PLAIN, Unmovable, is_window, parts_of
-from torchmove._storage import AT_ONCE, look_all, look_at_each
+from torchmove._storage import AT_ONCE, look_all, look_at_any
 from torchmove._stored import ATOMS
 from torchmove.readers import reader_for
 
@@ -234,7 +234,7 @@ class Walk:
         if looks is None:
             wave = self.without_shells(wave)
             tensors = [self.tensors[index] for index in wave]
-            looks = look_at_each(tensors)
+            looks = look_at_any(tensors)
         self.windows += wave
         self.looks.extend(looks)
         self.find_gradients(wave, tensors, looks.requires_grads)

@@ -18,14 +18,14 @@ Way = tuple[torch.device, torch.device]  # from where, to where
 class Block(NamedTuple):
     """A storage: the slots that look at it, and the spans of its bytes that they reach. None: it shows no storage.
 
-    Where there are several slots, `extents` has for each of them the first byte that it reaches, and the first behind.
+    Where there are several slots, `offsets` has for each where in the storage its window begins, in elements.
     """
 
     slots: tuple[int, ...]
     device: torch.device
     storage_bytes: int
     spans: tuple[tuple[int, int], ...]
-    extents: tuple[tuple[int, int], ...] = ()
+    offsets: tuple[int, ...] = ()
 
     @property
     def opaque(self) -> bool:

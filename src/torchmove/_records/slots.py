@@ -51,9 +51,27 @@ class Looks(NamedTuple):
     def none(cls) -> Looks:
         return cls([], [], [], [], [], [], [], [], [])
 
+    def window(self, index: int, offset: int) -> Window:
+        return Window(self.dtypes[index], self.shapes[index], self.strides[index], offset)
+
     def extend(self, more: Looks) -> None:
         for column, rest in zip(self, more, strict=True):
             column.extend(rest)  # type: ignore[attr-defined]
+
+
+class Window(NamedTuple):
+    """What a tensor shows of its storage."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The first byte that it reaches, and the first behind."""
+        reach = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
+        return self.offset * self.dtype.itemsize, (self.offset + reach + 1) * self.dtype.itemsize
 
 
 class Slots(Rows[Slot]):
@@ -90,18 +108,3 @@ _GONE = torch.empty(0, device="meta")
 def shape_of(tensor: Tensor) -> Sequence[int]:
     """As far as it has one: an uninitialised parameter has none yet, a nested tensor many."""
     return () if is_lazy(tensor) or tensor.is_nested else tensor.shape
-
-
-class Window(NamedTuple):
-    """What a tensor shows of its storage."""
-
-    dtype: torch.dtype
-    shape: torch.Size
-    stride: tuple[int, ...]
-    offset: int
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """The first byte that it reaches, and the first behind."""
-        reach = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
-        return self.offset * self.dtype.itemsize, (self.offset + reach + 1) * self.dtype.itemsize

@@ -28,10 +28,10 @@ from torchmove._storage.reading import (
     AT_ONCE,
     has_storage,
     look_all,
-    look_at_each,
+    look_at_any,
     look_at_wholes,
     multiplied_bytes,
-    window_of,
+    offset_of,
 )
 from torchmove._storage.watching import Watch, held_elsewhere, is_sole_owner, storage_key
 
@@ -50,9 +50,10 @@ __all__ = [
     "is_sole_owner",
     "load_of",
     "look_all",
-    "look_at_each",
+    "look_at_any",
     "look_at_wholes",
     "multiplied_bytes",
+    "offset_of",
     "packed",
     "plain_torch",
     "reached",
@@ -61,5 +62,4 @@ __all__ = [
     "rebinding",
     "shell_rebinding",
     "storage_key",
-    "window_of",
 ]

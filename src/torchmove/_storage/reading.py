@@ -67,16 +67,16 @@ def _in_shared_memory(storages: Sequence[UntypedStorage], devices: Sequence[torc
     return [device.type == "cpu" and storage.is_shared() for storage, device in zip(storages, devices, strict=True)]
 
 
-def look_at_each(tensors: Sequence[Tensor]) -> Looks:
+def look_at_any(tensors: Sequence[Tensor]) -> Looks:
     """Read windows of any class and on any device. On one without storages (XLA's kind) a tensor travels whole."""
-    looks = Looks.none()
-    for tensor in tensors:
-        # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
-        look = look_all([tensor if type(tensor) in PLAIN else tensor.data])
-        if look is None:
-            look = look_at_wholes([tensor])
-        looks.extend(look._replace(requires_grads=[tensor.requires_grad]))
-    return looks
+    # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
+    plain = [tensor if type(tensor) in PLAIN else tensor.data for tensor in tensors]
+    looks = look_all(plain)
+    if looks is None:
+        looks = Looks.none()
+        for tensor in plain:
+            looks.extend(look_all([tensor]) or look_at_wholes([tensor]))
+    return looks._replace(requires_grads=list(map(_requires_grad, tensors)))
 
 
 def look_at_wholes(tensors: Sequence[Tensor]) -> Looks:
@@ -116,3 +116,7 @@ def has_storage(device_type: str) -> bool:
 def window_of(tensor: Tensor) -> Window:
     data = tensor if type(tensor) in PLAIN else tensor.data
     return Window(data.dtype, data.shape, data.stride(), int(data.storage_offset()))
+
+
+def offset_of(tensor: Tensor) -> int:
+    return int((tensor if type(tensor) in PLAIN else tensor.data).storage_offset())
