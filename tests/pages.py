@@ -82,6 +82,12 @@ class Player:
         command.chmod(0o755)
 
     def play(self) -> None:
+        try:
+            self.play_all()
+        finally:
+            self.namespace.clear()  # a parked state would stay parked as long as somebody remembers the page
+
+    def play_all(self) -> None:
         for piece in pieces_of(self.page.read_text()):
             if piece.kind in ("python", "setup"):
                 printed = self.run_python(piece)
