@@ -50,13 +50,27 @@ def seen_by_another(folder):
     return tensor, lambda: other.sum() + 5
 
 
-@pytest.mark.parametrize("lend", [lent_by_numpy, lent_by_a_file, shared_memory, seen_by_another])
+def held_as_a_storage(folder):
+    tensor = torch.ones(1 << 20)
+    storage = tensor.untyped_storage()
+    return tensor, lambda: torch.empty(0).set_(storage).sum()
+
+
+@pytest.mark.parametrize("lend", [lent_by_numpy, lent_by_a_file, shared_memory, seen_by_another, held_as_a_storage])
 def test_memory_of_others_keeps_its_bytes(lend, monkeypatch, tmp_path):
     monkeypatch.setattr(_freeing, "_WORTH_BYTES", 1)
     tensor, total = lend(tmp_path)
     refresh([tensor])
     _freeing.wait()
     assert total() == 1 << 20
+
+
+def test_who_holds_a_storage_alone_is_told():
+    tensor = torch.ones(1000)
+    storage = tensor.untyped_storage()
+    assert [held.nbytes for held in refresh([tensor]).held] == [storage.nbytes()]
+    del storage
+    assert refresh([tensor]).held == ()
 
 
 def test_a_later_move_waits_until_it_is_done(monkeypatch):

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from zoo import ZOO, numbers
 
 import torchmove as tm
+from torchmove.testing import refresh
 
 
 def refusals(call: Callable[[], Any]) -> list[tuple[str, str]]:
@@ -114,6 +116,36 @@ def test_a_state_without_tensors_that_names_two_devices_is_left_alone():
     metric = Empty("cpu", "twin:1")
     tm.move(metric, to="twin:0")
     assert (metric.device, metric.other_device) == (torch.device("cpu"), "twin:1")
+    tm.move(metric, to="twin:0", keep=["metric.other_device"])
+    assert (metric.device, metric.other_device) == (torch.device("twin:0"), "twin:1")
+
+
+def test_what_a_state_without_tensors_plans_for_meta_stays():
+    metric = Empty("cpu", "meta")
+    tm.move(metric, to="twin:0")
+    assert (metric.device, metric.other_device) == (torch.device("twin:0"), "meta")
+
+
+def test_the_texts_of_a_state_without_tensors_say_what_follows():
+    metric = Empty("cpu", "cpu")
+    assert "no tensors found, devices re-pointed" in str(tm.move(metric, to="twin:0"))
+    parked = tm.park(metric)
+    assert "metric.device: twin:0 -> cpu" in str(parked)
+    parked.wake()
+    assert "no tensors found, nothing moved" in str(tm.move(metric, to="twin:0"))
+
+
+def test_new_storages_leave_what_is_remembered():
+    metric = Empty("twin:0", "twin:0")
+    refresh(metric)
+    assert (metric.device, metric.other_device) == (torch.device("twin:0"), "twin:0")
+
+
+def test_a_device_in_a_place_that_cannot_be_written_to_is_noted():
+    state = {"weight": torch.ones(3), "settings": MappingProxyType({"device": "cpu"})}
+    receipt = tm.move(state, to="twin:0")
+    assert state["weight"].device == torch.device("twin:0")
+    assert [(note.code, note.path) for note in receipt.plan.notes] == [("N040", "state['settings']['device']")]
 
 
 @pytest.mark.parametrize("keep", ["model.weight", None, nn.Linear(1, 1)])
@@ -188,6 +220,24 @@ def test_a_plan_is_applied_once_and_not_to_another_state():
     plan = tm.plan(model, to="cpu")
     model.weight.grad = torch.ones(1, 1, device="twin:0")
     assert refusals(lambda: tm.apply(plan)) == [("R013", "plan")]
+
+
+def test_a_plan_is_not_applied_to_a_state_that_is_in_use_since():
+    model = nn.Linear(1, 1)
+    plan = tm.plan(model, to="twin:0")
+    loss = model(torch.ones(1, 1)).square()
+    assert refusals(lambda: tm.apply(plan)) == [("R013", "plan")]
+    del loss
+    tm.apply(plan)
+
+
+def test_a_plan_is_not_applied_when_a_remembered_device_has_changed_since():
+    model = nn.Linear(1, 1)
+    model.device = "cpu"
+    plan = tm.plan(model, to="twin:0")
+    model.device = "meta"
+    assert refusals(lambda: tm.apply(plan)) == [("R013", "plan")]
+    assert model.device == "meta"
 
 
 def test_bytes_are_compared_when_asked():
@@ -408,6 +458,14 @@ assert model.weight.grad.cpu().tolist() == [[2, 2]] * 3
 tm.move(model, to="cpu", verify="bytes")
 assert id(model.weight) == identity and model.tied is model.weight
 assert {name: tensor.tolist() for name, tensor in model.state_dict().items()} == before
+class Own(torch.nn.Parameter):
+    pass
+
+many = [Own(torch.full((2,), float(number))) for number in range(1500)]
+tm.move(many, to="lazy")
+assert len(tm.survey(many).blocks) == 1500
+tm.apply(tm.plan(many, to="cpu"))
+assert [parameter.tolist() for parameter in many] == [[number, number] for number in range(1500)]
 model.mixed = [flat, flat.view(torch.int32)]
 try:
     tm.move(model, to="lazy")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from zoo import random_bits
 import torchmove as tm
 from torchmove import staging
 from torchmove.movers import staged
-from torchmove.staging import locked
+from torchmove.staging import locked, slots
 from torchmove.staging.bundles import Bundle, bundled
 from torchmove.staging.pieces import Piece
 
@@ -71,6 +72,58 @@ def test_bundles_hold_everything_once_and_give_it_back(kinds, most_bytes):
             assert (copy.dtype, copy.shape, copy.stride()) == (source.dtype, source.shape, source.stride())
             assert torch.equal(bits(copy), bits(source))
             assert copy.untyped_storage().nbytes() == source.nbytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex128], ids=str)
+def test_bundles_of_larger_tensors_too(dtype):
+    tensors = [random_bits(40_000, dtype).reshape(200, 200) for _ in range(5)]
+    (bundle,) = bundled(tensors, [(dtype, torch.Size([200, 200]))] * 5, range(5), 16 * MIB)
+    slab = torch.empty(200_000, dtype=dtype)
+    bundle.gather(slab)
+    assert torch.equal(bits(slab), torch.cat(list(map(bits, tensors))))
+    for copy, source in zip(bundle.spread(slab), tensors, strict=True):
+        assert torch.equal(bits(copy), bits(source))
+        assert (copy.stride(), copy.untyped_storage().nbytes()) == (source.stride(), source.nbytes)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts the threads of the process as Linux does")
+def test_a_worker_takes_no_threads_of_its_own():
+    ended = subprocess.run(
+        [sys.executable, "-c", COUNTS_THREADS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ended.stdout, ended.returncode) == ("0\n", 0), ended.stderr
+
+
+COUNTS_THREADS = """
+import os, threading, torch
+from torchmove.staging.bundles import bundled
+
+torch.set_num_threads(4)
+torch.ones(1 << 20).add_(1)  # this thread has its own by now
+kind = (torch.float32, torch.Size([200_000]))
+(bundle,) = bundled([torch.ones(200_000)] * 8, [kind] * 8, range(8), 1 << 24)
+before, after = len(os.listdir("/proc/self/task")), []
+
+def work():
+    slab = torch.empty(1_600_000)
+    bundle.gather(slab)
+    bundle.spread(slab)
+    after.append(len(os.listdir("/proc/self/task")) - before - 1)
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(*after)
+"""
+
+
+@pytest.mark.parametrize("workers", range(4, 17))
+@pytest.mark.parametrize("slot_bytes", slots._CANDIDATES)
+def test_all_slots_are_of_one_size(workers, slot_bytes):
+    memory = torch.empty(workers * slots._BYTES_PER_WORKER, dtype=torch.uint8)
+    made = slots.slots_of(memory, slot_bytes)
+    assert {slot.nbytes for slot in made} == {slot_bytes}
+    assert len(made) == memory.nbytes // slot_bytes
 
 
 def test_a_bundle_is_not_too_much_for_one_worker():

@@ -64,6 +64,7 @@ class Job(NamedTuple):
 class _Copies(NamedTuple):
     """What the commit will make the tensors look at: dense ones at their copies, all others through windows."""
 
+    places: list[int]  # the slots of the dense ones
     sources: list[Tensor]
     copies: list[Tensor]
     rebindings: list[Rebinding]
@@ -97,7 +98,7 @@ def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None
 
 
 def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
-    made = [_Copies([], [], []) for _ in jobs]
+    made = [_Copies([], [], [], []) for _ in jobs]
     copied: list[Tensor] = []
     try:
         for (plan, mover, _, _), copies in zip(jobs, made, strict=True):
@@ -127,6 +128,7 @@ def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> No
         if one is not None and not can_rebind_dense(load.sources[one], copied[one]):
             for index in indices:
                 dense[index] = False
+    made.places.extend(compress(plan.moves.firsts, dense))
     made.sources.extend(compress(load.sources, dense))
     made.copies.extend(compress(copied, dense))
     others = [index for index, is_so in enumerate(dense) if not is_so]
@@ -220,7 +222,9 @@ def _rebind_all(plan: Plan, made: _Copies, undo: Undo) -> list[UntypedStorage]:
     tensors = [*made.sources, *(each.tensor for each in made.rebindings), *(shell.tensor for shell in shells)]
     gradients = Gradients(tensors if swapped else ())
     undo.append(gradients.set)  # the first on the list is the last to run: both sides are back by then
-    old = rebind_dense(made.sources, made.copies, undo)
+    # A dense tensor sees its storage from the beginning.
+    windows = (plan.inventory.slots.looks.window(place, 0) for place in made.places)
+    old = rebind_dense(made.sources, made.copies, windows, undo)
     for each in made.rebindings:
         rebind(each, undo)
     # Parts have their new windows by now.

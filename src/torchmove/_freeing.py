@@ -40,10 +40,8 @@ def wait() -> None:
 def _empty(storages: list[UntypedStorage]) -> None:
     with plain_torch():
         while storages:
-            storage = storages.pop()
-            window = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+            window = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storages.pop())
             # To unmap memory keeps others from mapping any while its pages are given back: so those first, alone.
-            if is_sole_owner(storage, besides=1) and not window.is_pinned():
+            if is_sole_owner(window) and not window.is_pinned():
                 _pages.drop(window)
-            del storage
             window.set_()  # type: ignore[call-overload]  # without Python's lock, unlike letting go of the object

@@ -3,7 +3,7 @@ is touched and nothing is changed. What a device has free is told to it."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, count
 from operator import ne
@@ -60,7 +60,10 @@ def plan(
     moves, refusals = _moves(inventory, placement, fresh)
     rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
     moving = frozenset(moves.slots() if inventory.told else ())
-    repoints, notes = _repoints(inventory, keep, moves, target) if back is None else (back.repoints, [])
+    if back is None and not fresh:
+        repoints, notes = _repoints(inventory, keep, moves, target)
+    else:
+        repoints, notes = ([] if back is None else list(back.repoints)), []
     refusals += _told_refusals(inventory, keep, moving)
     refusals += _mps_refusals(inventory.slots, moves) if target.type == "mps" else ()
     refusals += _room_refusals(rooms)
@@ -206,10 +209,11 @@ def _shares_any(inventory: Inventory, value: Any) -> bool:
 def _repoints(inventory: Inventory, keep: Keep, moves: Moves, target: torch.device) -> tuple[list[Repoint], list[Note]]:
     if not inventory.device_values:
         return [], []
-    homes = _left_homes(inventory, moves, target)
+    values = [value for value in inventory.device_values if not keep.has(value.holder, (value.path,))]
+    homes = _left_homes(inventory, values, moves, target)
     repoints, notes = [], []
-    for value in inventory.device_values:
-        if keep.has(value.holder, (value.path,)) or not any(_devices.same(value.device, home) for home in homes):
+    for value in values:
+        if not any(_devices.same(value.device, home) for home in homes):
             continue
         if _can_be_set(value, target):
             repoints.append(Repoint(value, _like(value, target)))
@@ -219,22 +223,25 @@ def _repoints(inventory: Inventory, keep: Keep, moves: Moves, target: torch.devi
     return repoints, notes
 
 
-def _left_homes(inventory: Inventory, moves: Moves, target: torch.device) -> set[torch.device]:
+def _left_homes(
+    inventory: Inventory, values: Sequence[DeviceValue], moves: Moves, target: torch.device
+) -> set[torch.device]:
     """The devices that something leaves for the target. A state without tensors (a metric that has counted nothing yet)
     is where it says it is, if it says one thing."""
     if inventory.slots or inventory.shells:
         return {home for home, place in moves.ways if place == target != home}
-    first, *others = (value.device for value in inventory.device_values)
-    return {first} if first != target and all(_devices.same(first, other) for other in others) else set()
+    said = {value.device for value in values if value.device.type != "meta"}
+    one = next(iter(said), target)
+    is_elsewhere = all(_devices.same(one, each) for each in said) and not _devices.same(one, target)
+    return {one} if is_elsewhere else set()
 
 
 def _can_be_set(value: DeviceValue, target: torch.device) -> bool:
     if value.how is _paths.KEY:
         return target not in value.holder  # there is an entry for that device already: two cannot be one
-    return value.how in _SETTABLE and not isinstance(value.holder, (tuple, set, frozenset))
-
-
-_SETTABLE = {_paths.ATTRIBUTE, _paths.ITEM, _paths.CELL}
+    if value.how is _paths.ITEM:
+        return isinstance(value.holder, (dict, list, deque))
+    return value.how in (_paths.ATTRIBUTE, _paths.CELL) and not isinstance(value.holder, (tuple, set, frozenset))
 
 
 def _like(value: DeviceValue, target: torch.device) -> torch.device | str | int:

@@ -9,7 +9,7 @@ from torchmove._records import Inventory, Refusal
 STALE = Refusal(
     "R013",
     "plan",
-    "the state has changed since the plan was made: tensors came, went, or look at other storages",
+    "the state has changed since the plan was made: tensors came, went, look at other storages, or are in use",
     "plan again, right before applying",
 )
 
@@ -19,6 +19,14 @@ def is_current(planned: Inventory) -> bool:
     now = _survey.survey(dict(zip(planned.roots, planned.objects, strict=True)))
     if planned.slots.looks != now.slots.looks or planned.blocks.special != now.blocks.special:
         return False
+    if _told(planned) != _told(now):
+        return False
     # A part of a sparse tensor is a new object at every look.
     pairs = enumerate(zip(planned.slots.tensors, now.slots.tensors, strict=True))
     return all(was is found or planned.slots[index].how is CALL for index, (was, found) in pairs)
+
+
+def _told(inventory: Inventory) -> list[tuple[object, ...]]:
+    """What stands in the way (a graph that is alive now, say, and was not then), and which devices are remembered."""
+    facts: list[tuple[object, ...]] = [(str(path), fact) for path, _, fact in inventory.told]
+    return facts + [(id(value.holder), str(value.path), value.value) for value in inventory.device_values]

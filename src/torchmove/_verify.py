@@ -32,13 +32,24 @@ class Case(NamedTuple):
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Each tensor that is still there: its index in the plan, and its index now."""
         number = self.now.number
+        made_anew = _made_anew(self.plan.inventory)
         for tensor, index in self.plan.inventory.number.items():
             at = number.get(tensor)
-            if at is not None:
+            if at is not None and index not in made_anew:
                 yield index, at
+        if made_anew:
+            by_path = {path: at for at, path in _made_anew(self.now).items()}
+            yield from ((index, by_path[path]) for index, path in made_anew.items() if path in by_path)
 
     def planned(self, index: int) -> Slot:
         return self.plan.inventory.slots[index]
+
+
+def _made_anew(inventory: Inventory) -> dict[int, str]:
+    """The slots of which there is a new object at every look, the parts of a sparse tensor: they go by their paths."""
+    if not inventory.shells and len(inventory.number) == len(inventory.slots):
+        return {}
+    return {index: str(slot.path) for index, slot in enumerate(inventory.slots) if slot.how is _paths.CALL}
 
 
 def verify_move(now: Inventory, plan: Plan) -> Verdict:

@@ -125,7 +125,7 @@ class Receipt(Reported):
     def sheet(self) -> Sheet:
         plan, roots = self.plan, listed(self.plan.inventory.roots)
         if not plan.inventory.slots:
-            title = f"{roots}: no tensors found, nothing moved"
+            title = f"{roots}: no tensors found, " + ("devices re-pointed" if plan.repoints else "nothing moved")
         elif not plan.moves:
             title = f"{roots}: all on {plan.target} already, nothing moved"
         else:

@@ -21,7 +21,7 @@ from torchmove._storage.binding import (
     rebinding,
     shell_rebinding,
 )
-from torchmove._storage.cutting import BITS, apart, cut
+from torchmove._storage.cutting import BITS, apart, copy_alone, cut, is_shared_out
 from torchmove._storage.modes import plain_torch
 from torchmove._storage.reach import bytes_of, load_of, packed, reached
 from torchmove._storage.reading import (
@@ -44,9 +44,11 @@ __all__ = [
     "apart",
     "bytes_of",
     "can_rebind_dense",
+    "copy_alone",
     "cut",
     "has_storage",
     "held_elsewhere",
+    "is_shared_out",
     "is_sole_owner",
     "load_of",
     "look_all",

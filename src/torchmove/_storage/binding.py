@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, UntypedStorage
 
+from torchmove._records import Window
 from torchmove._undo import Undo
 
 
@@ -44,10 +45,15 @@ def rebind(each: Rebinding, undo: Undo) -> None:
         _rebind_data(each, undo)
 
 
-def rebind_dense(tensors: Sequence[Tensor], copies: Sequence[Tensor], undo: Undo) -> list[UntypedStorage]:
-    """Make dense tensors look at their copies by `.data =`, all at once. Returns what they looked at before."""
+def rebind_dense(
+    tensors: Sequence[Tensor], copies: Sequence[Tensor], windows: Iterable[Window], undo: Undo
+) -> list[UntypedStorage]:
+    """Make dense tensors look at their copies by `.data =`, all at once. Returns what they looked at before.
+
+    `windows` are those that they have now; nobody asks for them but the way back.
+    """
     before = list(map(Tensor.untyped_storage, tensors))
-    undo.append(lambda: _set_all(tensors, map(_all_of, before, tensors)))
+    undo.append(lambda: _set_all(tensors, map(_cut, before, windows)))
     _set_all(tensors, copies)
     return before
 
@@ -57,10 +63,9 @@ def _set_all(tensors: Sequence[Tensor], windows: Iterable[Tensor]) -> None:
         tensor.data = window
 
 
-def _all_of(storage: UntypedStorage, like: Tensor) -> Tensor:
-    """A window on the whole of a storage: that is what a dense tensor sees."""
-    empty = torch.empty(0, dtype=like.dtype, device=storage.device)
-    return empty.set_(storage, 0, like.shape, like.stride())
+def _cut(storage: UntypedStorage, window: Window) -> Tensor:
+    empty = torch.empty(0, dtype=window.dtype, device=storage.device)
+    return empty.set_(storage, window.offset, window.shape, window.stride)
 
 
 def can_rebind_dense(tensor: Tensor, copy: Tensor) -> bool:

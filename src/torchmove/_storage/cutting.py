@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,7 @@ def apart(slabs: Sequence[Tensor]) -> list[Tensor]:
     device, dtype = slabs[0].device, slabs[0].dtype
     if device.type != "cuda" or dtype.itemsize not in BITS:
         rows: Any = torch.unbind_copy  # torch's stubs know only the form that fills given tensors
-        return [copy for slab in slabs for copy in rows(slab)]
+        return [copy for slab in slabs for copy in (map(_copied, slab) if is_shared_out(slab[0]) else rows(slab))]
     # On a GPU: one kernel for many tensors, where copying takes one for each. It computes something that leaves every
     # bit as it is; torch's own copy of many does not, and most arithmetic on floats neither.
     if dtype in (torch.float32, torch.float64):
@@ -29,6 +30,24 @@ def apart(slabs: Sequence[Tensor]) -> list[Tensor]:
     return list(copies) if dtype is bits else [copy.view(dtype) for copy in copies]
 
 
+def is_shared_out(tensor: Tensor) -> bool:
+    """Is it in host memory, and so large that torch would copy it with several threads? They would stay with the thread
+    that asked for it."""
+    return tensor.device.type == "cpu" and tensor.numel() >= _GRAIN
+
+
+def copy_alone(source: Tensor, to: Tensor) -> None:
+    """Copy contiguous host memory in this thread alone, without Python's lock."""
+    ctypes.memmove(to.data_ptr(), source.data_ptr(), source.nbytes)
+
+
+def _copied(source: Tensor) -> Tensor:
+    copy = torch.empty_like(source)
+    copy_alone(source, copy)
+    return copy
+
+
+_GRAIN = 32768  # elements: torch's own measure
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -74,8 +74,9 @@ def look_at_any(tensors: Sequence[Tensor]) -> Looks:
     looks = look_all(plain)
     if looks is None:
         looks = Looks.none()
-        for tensor in plain:
-            looks.extend(look_all([tensor]) or look_at_wholes([tensor]))
+        for tensor, data in zip(tensors, plain, strict=True):
+            # Told apart by the tensor itself: `.data` is a new object at every look.
+            looks.extend(look_all([data]) or look_at_wholes([data])._replace(storages=[-id(tensor)]))
     return looks._replace(requires_grads=list(map(_requires_grad, tensors)))
 
 

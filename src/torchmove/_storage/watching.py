@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from operator import attrgetter, gt
+from functools import cache
+from operator import attrgetter, gt, or_
 from typing import Any
 
 import torch
@@ -24,14 +26,24 @@ def storage_key(holder: Tensor | UntypedStorage) -> int | None:
 def held_elsewhere(storages: Sequence[UntypedStorage], counts: Sequence[int]) -> Iterator[bool]:
     """Does anybody hold each storage, besides the tensors of the state, so many, that look at it?"""
     held = map(torch._C._storage_Use_Count, map(_cdata, storages))
-    # The Python object that was given here holds it too.
-    return map(gt, held, map((1).__add__, counts))
+    # The Python object that was given here holds it too. A storage has one such object: whoever else has that is seen
+    # in the object's count, and not in the storage's.
+    by_tensors = map(gt, held, map((1).__add__, counts))
+    return map(or_, by_tensors, map(_references_of_ours().__lt__, map(sys.getrefcount, storages)))
 
 
-def is_sole_owner(storage: UntypedStorage, *, besides: int) -> bool:
-    """Is the memory of a storage torch's own, not lent by numpy or a file, and does nobody look at it, besides so many
-    tensors?"""
-    return storage.resizable() and torch._C._storage_Use_Count(storage._cdata) <= 1 + besides
+@cache
+def _references_of_ours() -> int:
+    """How many references `map` counts to an object of which only one list, and a tensor, knows."""
+    tensor = torch.empty(1, device="cpu")
+    (count,) = map(sys.getrefcount, [tensor.untyped_storage()])
+    return count
+
+
+def is_sole_owner(window: Tensor) -> bool:
+    """Is the memory behind a tensor torch's own, not lent by numpy or a file, and does nobody else hold it?"""
+    storages = [window.untyped_storage()]
+    return storages[0].resizable() and not any(held_elsewhere(storages, [1]))
 
 
 class Watch:

@@ -89,7 +89,7 @@ class Parked(Reported):
     def sheet(self) -> Sheet:
         names, plan = listed([*self.objects]), self.receipt.plan
         if not plan.moves:
-            return Sheet(f"{names}: nothing to park, all of it is on the CPU or kept", ())
+            return Sheet(f"{names}: nothing to park, all of it is on the CPU or kept", (*plan.repointed(),))
         state = "parked" if self.is_parked else "was parked, is back"
         title = (
             f"{names}: {state}: {counted(plan.tensors, 'tensor')}, {readable_bytes(plan.nbytes)} in "

@@ -9,7 +9,7 @@ page faults of fresh memory side by side.
     traffic   through slots, and how it ends
     pieces    of large blocks, and their traffic
     bundles   of small blocks, and their traffic
-    ring      the slots, workers and streams of this process
+    slots     the ring of them, with workers and streams: the one of this process
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from torchmove.staging.bundles import Bundle, bundled
 from torchmove.staging.locked import CannotLock, lock, unlock
 from torchmove.staging.pieces import Piece
-from torchmove.staging.ring import NoRing, Ring, is_ready, release, ring
+from torchmove.staging.slots import NoRing, Ring, is_ready, release, ring
 from torchmove.staging.workers import cores
 
 __all__ = [

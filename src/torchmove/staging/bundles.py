@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchmove._records import Advance
-from torchmove._storage import apart
+from torchmove._storage import apart, copy_alone, is_shared_out
 from torchmove.staging.traffic import Cancelled, Slot, Traffic
 from torchmove.staging.workers import Workers
 
@@ -39,7 +39,10 @@ class Bundle(NamedTuple):
 
     def gather(self, out: Tensor) -> None:
         for group, room in zip(self.groups, self.rooms(out), strict=True):
-            if room.dim() > 1:
+            if is_shared_out(room[0]):
+                for tensor, row in zip(group, room, strict=True):
+                    copy_alone(tensor, row)
+            elif room.dim() > 1:
                 torch.cat(group, out=room.flatten(0, 1))
             else:
                 torch.stack(group, out=room)

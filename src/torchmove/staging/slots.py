@@ -52,7 +52,7 @@ class Ring:
     def cut(self, slot_bytes: int) -> None:
         assert self._memory is not None
         self.slot_bytes = slot_bytes
-        self.slots = self._memory.bytes.split(slot_bytes)  # type: ignore[no-untyped-call]
+        self.slots = slots_of(self._memory.bytes, slot_bytes)
 
     def best_slot_bytes(self, device: torch.device) -> int:
         """By trial: which size carries some bytes to the device in the least time?"""
@@ -119,6 +119,12 @@ class Ring:
                     torch.cuda.synchronize(device)
             if self._memory is not None:
                 self._memory.unlock()
+
+
+def slots_of(memory: Tensor, slot_bytes: int) -> tuple[Tensor, ...]:
+    """As many as there are whole ones in it: what is left is no slot, since a piece would not fit."""
+    whole = memory[: memory.nbytes // slot_bytes * slot_bytes]
+    return whole.split(slot_bytes)  # type: ignore[no-any-return, no-untyped-call]
 
 
 # ---------------------------------------------------------------- the one of this process
