@@ -17,7 +17,7 @@ from torchmove._blocks import copy_block
 from torchmove._pages import ask_for_huge_pages
 from torchmove._records import Advance, Cargo, Load, Moves
 from torchmove._storage import bytes_of, packed
-from torchmove.staging import Piece, Ring, bundled
+from torchmove.staging import Bundles, Piece, Pieces, Ring, bundled
 
 _SMALL_BYTES = 1 << 20
 
@@ -115,10 +115,16 @@ class _Way:
         for index in large:
             self.copies[index] = self.room_for(self.load[index])
         if large:
-            carry = self.ring.to_device if self.is_up else self.ring.to_host
-            carry(self.pieces(large), self.stream, self.advance)
+            with self.ring.road(self.stream, self.advance) as road:
+                self.carry(Pieces(road, self.pieces(large)))
         if small:
             self.carry_bundles(small)
+
+    def carry(self, traffic: Pieces | Bundles) -> None:
+        if self.is_up:
+            traffic.to_device()
+        else:
+            traffic.to_host()
 
     # ------------------------------------------------------------ small blocks
 
@@ -131,9 +137,9 @@ class _Way:
             for index, tensor in zip(indices, tensors, strict=True)
         ]
         bundles = bundled(tensors, kinds, indices, self.ring.slot_bytes)
-        carry = self.ring.all_to_device if self.is_up else self.ring.all_to_host
         # On the caller's stream: memory of another one is of no use to it later.
-        carry(bundles, self.caller, self.advance, self.arrived)
+        with self.ring.road(self.caller, self.advance) as road:
+            self.carry(Bundles(road, bundles, self.arrived))
 
     def arrived(self, indices: Sequence[int], copies: Sequence[Tensor]) -> None:
         for index, copy in zip(indices, copies, strict=True):

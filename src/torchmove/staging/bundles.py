@@ -15,10 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove._records import Advance
 from torchmove._storage import apart, copy_alone, is_shared_out
-from torchmove.staging.traffic import Cancelled, Slot, Traffic
-from torchmove.staging.workers import Workers
+from torchmove.staging.traffic import Cancelled, Road, Slot, Traffic
 
 _MOST = 8192  # tensors in a bundle
 _AT_ONCE = 8  # bundles; more are in each other's way
@@ -92,23 +90,15 @@ class Bundles(Traffic[Bundle]):
     They are made and taken apart on the given stream: memory of another one would be of no use to it later.
     """
 
-    def __init__(
-        self,
-        slots: Sequence[Tensor],
-        workers: Workers,
-        stream: torch.cuda.Stream,
-        advance: Advance,
-        bundles: Iterable[Bundle],
-        arrived: Arrived,
-    ) -> None:
-        super().__init__(slots[:_AT_ONCE], workers, stream, advance)
+    def __init__(self, road: Road, bundles: Iterable[Bundle], arrived: Arrived) -> None:
+        super().__init__(road._replace(slots=road.slots[:_AT_ONCE]))
         self.bundles, self.arrived = bundles, arrived
 
     def to_device(self) -> None:
-        self.share(self.up)
+        self.run(partial(self.share, self.up))
 
     def to_host(self) -> None:
-        self.share(self.down)
+        self.run(partial(self.share, self.down))
 
     def share(self, carry: Callable[[Bundle, Slot], None]) -> None:
         for bundle in self.bundles:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from torchmove._records import Advance
-from torchmove.staging.traffic import Cancelled, Slot, Traffic
-from torchmove.staging.workers import Workers
+from torchmove.staging.traffic import Cancelled, Road, Slot, Traffic
 
 
 class Piece(NamedTuple):
@@ -40,20 +37,19 @@ class Piece(NamedTuple):
 class Pieces(Traffic[Piece]):
     """Pieces on their way. Workers copy between slots and host memory, the copy engine between slots and the device."""
 
-    def __init__(
-        self,
-        slots: Sequence[Tensor],
-        workers: Workers,
-        stream: torch.cuda.Stream,
-        advance: Advance,
-        pieces: Iterable[Piece],
-    ) -> None:
-        super().__init__(slots, workers, stream, advance)
+    def __init__(self, road: Road, pieces: Iterable[Piece]) -> None:
+        super().__init__(road)
         self.pieces = iter(pieces)
-        self.most_on_link = max(1, len(slots) - len(workers))
+        self.most_on_link = max(1, len(self.free) - len(self.workers))
         self.on_link: deque[tuple[Piece, Slot]] = deque()
 
     def to_device(self) -> None:
+        self.run(self.up)
+
+    def to_host(self) -> None:
+        self.run(self.down)
+
+    def up(self) -> None:
         while True:
             for piece in self.next_pieces():
                 slot = self.free.pop()
@@ -69,7 +65,7 @@ class Pieces(Traffic[Piece]):
                 self.free.append(slot)
                 self.advance(piece.nbytes)
 
-    def to_host(self) -> None:
+    def down(self) -> None:
         while True:
             for piece in self.next_pieces():
                 slot = self.free.pop()

@@ -10,16 +10,16 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
 
 from torchmove._records import Advance
-from torchmove.staging.bundles import Arrived, Bundle, Bundles
 from torchmove.staging.locked import CannotLock, Locked
 from torchmove.staging.pieces import Piece, Pieces
+from torchmove.staging.traffic import Road
 from torchmove.staging.workers import Workers, cores
 
 _MIB = 1 << 20
@@ -65,7 +65,8 @@ class Ring:
         parts = away.split(slot_bytes)  # type: ignore[no-untyped-call]
         pieces = [Piece(host, host.data_ptr() + at * slot_bytes, part, part.nbytes) for at, part in enumerate(parts)]
         began = time.perf_counter()
-        self.to_device(pieces * _TRIAL_TURNS, self.stream(away.device), lambda _: None)
+        with self.road(self.stream(away.device), lambda _: None) as road:
+            Pieces(road, pieces * _TRIAL_TURNS).to_device()
         return time.perf_counter() - began
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
@@ -74,41 +75,13 @@ class Ring:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return self._streams[device]
 
-    def to_device(self, pieces: Iterable[Piece], stream: torch.cuda.Stream, advance: Advance) -> None:
-        """Carry pieces to the device of a stream, on it."""
-        with self._held():
-            traffic = Pieces(self.slots, self.workers, stream, advance, pieces)
-            traffic.run(traffic.to_device)
-
-    def to_host(self, pieces: Iterable[Piece], stream: torch.cuda.Stream, advance: Advance) -> None:
-        """Carry pieces away from the device of a stream, on it."""
-        with self._held():
-            traffic = Pieces(self.slots, self.workers, stream, advance, pieces)
-            traffic.run(traffic.to_host)
-
-    def all_to_device(
-        self, bundles: Iterable[Bundle], stream: torch.cuda.Stream, advance: Advance, arrived: Arrived
-    ) -> None:
-        """The same with bundles."""
-        with self._held():
-            traffic = Bundles(self.slots, self.workers, stream, advance, bundles, arrived)
-            traffic.run(traffic.to_device)
-
-    def all_to_host(
-        self, bundles: Iterable[Bundle], stream: torch.cuda.Stream, advance: Advance, arrived: Arrived
-    ) -> None:
-        """The same with bundles."""
-        with self._held():
-            traffic = Bundles(self.slots, self.workers, stream, advance, bundles, arrived)
-            traffic.run(traffic.to_host)
-
     @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Nobody else uses the slots meanwhile."""
+    def road(self, stream: torch.cuda.Stream, advance: Advance) -> Iterator[Road]:
+        """Through the slots, on a stream; nobody else uses them meanwhile."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("tm.release() gave the ring back while a move was under way: move again")
-            yield
+            yield Road(self.slots, self.workers, stream, advance)
 
     def close(self) -> None:
         with self._lock:

@@ -27,11 +27,20 @@ class Cancelled(Exception):
     """The one who waited for the traffic waits no longer."""
 
 
-class Traffic(Generic[Load]):
-    """Loads on their way through slots in one direction, on a stream, with the help of workers."""
+class Road(NamedTuple):
+    """What traffic goes through: slots, threads that help, a stream; and who is told how far it has come."""
 
-    def __init__(self, slots: Sequence[Tensor], workers: Workers, stream: torch.cuda.Stream, advance: Advance) -> None:
-        self.workers, self.stream, self.advance = workers, stream, advance
+    slots: Sequence[Tensor]
+    workers: Workers
+    stream: torch.cuda.Stream
+    advance: Advance
+
+
+class Traffic(Generic[Load]):
+    """Loads on their way in one direction."""
+
+    def __init__(self, road: Road) -> None:
+        slots, self.workers, self.stream, self.advance = road
         self.free = [Slot(part, torch.cuda.Event()) for part in slots]  # type: ignore[no-untyped-call]
         self.at_work: dict[int, tuple[Load, Slot]] = {}  # with the workers, by ticket
         self.done: Done = SimpleQueue()
