@@ -135,6 +135,14 @@ def test_the_texts_of_a_state_without_tensors_say_what_follows():
     assert "no tensors found, nothing moved" in str(tm.move(metric, to="twin:0"))
 
 
+def test_new_storages_are_where_the_old_ones_were():
+    state = [torch.ones(3), torch.ones(3, device="twin:0"), torch.ones(3, device="twin:1")]
+    places = [tensor.data_ptr() for tensor in state]
+    refresh(state)
+    assert [str(tensor.device) for tensor in state] == ["cpu", "twin:0", "twin:1"]
+    assert not {tensor.data_ptr() for tensor in state} & {*places}
+
+
 def test_new_storages_leave_what_is_remembered():
     metric = Empty("twin:0", "twin:0")
     refresh(metric)

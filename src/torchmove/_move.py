@@ -205,8 +205,10 @@ def refresh(objects: dict[str, Any], mover: str = "plain") -> Receipt:
     """Give a state new storages where it is, by the same chain as a move."""
     inventory = _survey.survey(objects)
     where = inventory.slots.looks.devices[0] if inventory.slots else torch.device("cpu")
-    keep = keep_of(objects, ())
-    made = _plan.plan(inventory, where, keep=keep, free_bytes=_devices.free_bytes, fresh=True)
+    here = _plan.Back(inventory.slots.looks.devices, ())
+    made = _plan.plan(
+        inventory, where, keep=keep_of(objects, ()), free_bytes=_devices.free_bytes, fresh=True, back=here
+    )
     return _applied(made, mover, "quick", progress=False)
 
 

@@ -60,10 +60,7 @@ def plan(
     moves, refusals = _moves(inventory, placement, fresh)
     rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
     moving = frozenset(moves.slots() if inventory.told else ())
-    if back is None and not fresh:
-        repoints, notes = _repoints(inventory, keep, moves, target)
-    else:
-        repoints, notes = ([] if back is None else list(back.repoints)), []
+    repoints, notes = _repoints(inventory, keep, moves, target) if back is None else (back.repoints, [])
     refusals += _told_refusals(inventory, keep, moving)
     refusals += _mps_refusals(inventory.slots, moves) if target.type == "mps" else ()
     refusals += _room_refusals(rooms)

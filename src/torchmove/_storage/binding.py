@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from torchmove._records import Window
+from torchmove._storage.reach import looking_at
 from torchmove._undo import Undo
 
 
@@ -53,7 +54,7 @@ def rebind_dense(
     `windows` are those that they have now; nobody asks for them but the way back.
     """
     before = list(map(Tensor.untyped_storage, tensors))
-    undo.append(lambda: _set_all(tensors, map(_cut, before, windows)))
+    undo.append(lambda: _set_all(tensors, map(looking_at, before, windows)))
     _set_all(tensors, copies)
     return before
 
@@ -61,11 +62,6 @@ def rebind_dense(
 def _set_all(tensors: Sequence[Tensor], windows: Iterable[Tensor]) -> None:
     for tensor, window in zip(tensors, windows, strict=True):
         tensor.data = window
-
-
-def _cut(storage: UntypedStorage, window: Window) -> Tensor:
-    empty = torch.empty(0, dtype=window.dtype, device=storage.device)
-    return empty.set_(storage, window.offset, window.shape, window.stride)
 
 
 def can_rebind_dense(tensor: Tensor, copy: Tensor) -> bool:

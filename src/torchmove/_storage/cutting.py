@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmove._records import Block, Window
-from torchmove._storage.reach import packed
+from torchmove._storage.reach import looking_at, packed
 from torchmove._storage.reading import NAMED_TENSORS, has_storage, window_of
 
 
@@ -79,5 +79,4 @@ def _cut(base: Tensor, window: Window, block: Block) -> Tensor:
     if not has_storage(base.device.type):
         # Its base is a flat tensor of the one dtype that all windows have.
         return base.as_strided(window.shape, window.stride, offset)
-    empty = torch.empty(0, dtype=window.dtype, device=base.device)
-    return empty.set_(base.untyped_storage(), offset, window.shape, window.stride)
+    return looking_at(base.untyped_storage(), window._replace(offset=offset))

@@ -7,9 +7,9 @@ from operator import and_
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
-from torchmove._records import Load, Moves, Slots
+from torchmove._records import Load, Moves, Slots, Window
 from torchmove._shells import PLAIN
 from torchmove._storage.reading import AT_ONCE, NAMED_TENSORS, has_storage, window_of
 
@@ -42,12 +42,17 @@ def packed(spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int, int]]
     return places, end
 
 
+def looking_at(storage: UntypedStorage, window: Window) -> Tensor:
+    """A new tensor that looks at a storage through a window."""
+    empty = torch.empty(0, dtype=window.dtype, device=storage.device)
+    return empty.set_(storage, window.offset, window.shape, window.stride)
+
+
 def bytes_of(tensor: Tensor, start: int, stop: int) -> Tensor:
     """Some bytes of the storage that a tensor looks at, as a tensor of bytes."""
     if tensor._is_zerotensor():
         raise RuntimeError("a tensor has no memory behind it (forward-mode AD makes such zeros): clone it first")
-    window = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return window.set_(tensor.untyped_storage(), start, (stop - start,), (1,))
+    return looking_at(tensor.untyped_storage(), Window(torch.uint8, torch.Size([stop - start]), (1,), start))
 
 
 # ---------------------------------------------------------------- what a mover is given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -30,35 +30,8 @@ _INDEXED = (nn.Sequential, nn.ModuleList)
 _KEYED = (nn.ModuleDict, nn.ParameterDict)
 
 
-def read(module: nn.Module) -> Iterable[Child | Bunch | Fact]:
+def read(module: nn.Module) -> Iterator[Child | Bunch | Fact]:
     stored = object.__getattribute__(module, "__dict__")
-    return [*_registered(type(module), stored)] if _has_nothing_else(stored) else _read_all(module, stored)
-
-
-def _has_nothing_else(stored: dict[str, Any]) -> bool:
-    """Is there nothing to look at but parameters and buffers? So it is in most modules."""
-    values = list(stored.values())
-    return (
-        _QUIET.issuperset(map(type, values[len(_STANDARD) :]))
-        and "_hf_hook" not in stored
-        and not stored.get("_modules")
-        and [*stored][: len(_STANDARD)] == _STANDARD
-        and not any(_hooks(stored))
-    )
-
-
-_QUIET = ATOMS - {str}  # a text may be the name of a device
-
-
-def _registered(kind: type, stored: dict[str, Any]) -> Iterator[Bunch]:
-    how = ITEM if issubclass(kind, _KEYED) else ATTRIBUTE
-    if stored.get("_parameters"):
-        yield _parameters(kind, how, stored["_parameters"])
-    if stored.get("_buffers"):
-        yield make_bunch((how, stored["_buffers"], "buffer", None, None))
-
-
-def _read_all(module: nn.Module, stored: dict[str, Any]) -> Iterator[Child | Bunch | Fact]:
     kind = type(module)
     if "_hf_hook" in stored:
         yield _PLACED_BY_ACCELERATE
@@ -66,8 +39,11 @@ def _read_all(module: nn.Module, stored: dict[str, Any]) -> Iterator[Child | Bun
         yield _CACHED
     if issubclass(kind, fx.GraphModule):
         yield from _baked_devices(module)
-    yield from _registered(kind, stored)
     how = ITEM if issubclass(kind, _KEYED) else ATTRIBUTE
+    if stored.get("_parameters"):
+        yield _parameters(kind, how, stored["_parameters"])
+    if stored.get("_buffers"):
+        yield make_bunch((how, stored["_buffers"], "buffer", None, None))
     for name, value in stored.get("_modules", {}).items():
         indexed = issubclass(kind, _INDEXED) and name.isdigit()
         yield make_child((ITEM, int(name), value, None, None) if indexed else (how, name, value, None, None))
