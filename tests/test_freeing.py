@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 import threading
 
 import numpy as np
@@ -89,3 +92,35 @@ def test_little_is_given_back_at_once(monkeypatch):
     _freeing.let_go(old)
     assert old == []
     assert _freeing._thread is None
+
+
+AT_ONCE = "refresh(state)"
+AT_EXIT = "atexit.register(refresh, state)"
+
+
+@pytest.mark.parametrize("last", [AT_ONCE, AT_EXIT])
+def test_a_program_may_end_right_after_a_move(last):
+    program = """
+        import atexit
+        import torch
+        from torchmove.testing import refresh
+
+        state = [torch.ones(1 << 21) for _ in range(60)]
+        """
+    command = [sys.executable, "-c", textwrap.dedent(program) + last]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_memory_is_given_back_where_no_thread_can_be_started(monkeypatch):
+    monkeypatch.setattr(_freeing, "_WORTH_BYTES", 1)
+    monkeypatch.setattr(_freeing, "_thread", None)
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    state = [torch.ones(1 << 20)]
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    refresh(state)
+    assert _freeing._thread is None
+    assert float(state[0].sum()) == 1 << 20

@@ -27,8 +27,21 @@ def let_go(old: list[UntypedStorage]) -> None:
     if sum(storage.nbytes() for storage in large) < _WORTH_BYTES:
         return
     wait()
-    _thread = threading.Thread(target=_empty, args=(large,), name="torchmove freeing", daemon=True)
-    _thread.start()
+    # No daemon: at exit Python ends one wherever it is, and in the midst of torch that aborts the process. Once Python has
+    # waited for its threads, nobody waits for a new one.
+    thread = threading.Thread(target=_empty, args=(large,), name="torchmove freeing", daemon=False)
+    if threading.main_thread().is_alive() and _started(thread):
+        _thread = thread
+    else:
+        _empty(large)
+
+
+def _started(thread: threading.Thread) -> bool:
+    try:
+        thread.start()
+    except RuntimeError:  # as many as the system allows
+        return False
+    return True
 
 
 def wait() -> None:

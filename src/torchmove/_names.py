@@ -21,7 +21,7 @@ _NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, Reported, type, str, 
 def given(objects: Sequence[Any]) -> dict[str, Any]:
     """The objects under the names that the caller of the public function has for them."""
     check(objects)
-    return names_of(objects, sys._getframe(2))
+    return names_of(objects, sys._getframe(1).f_back)
 
 
 def check(objects: Collection[Any]) -> None:

@@ -56,7 +56,7 @@ def rewrap(
         raise MoveRefused([Refusal("R020", "model", why, "leave the block of no_sync() first")])
     inside: nn.Module = model.module
     named = {"model.module": inside}
-    named |= names_of([each for each in objects if each is not inside], sys._getframe(1))
+    named |= names_of([each for each in objects if each is not inside], sys._getframe().f_back)
     council = council_among(distributed.get_process_group_ranks(model.process_group))
     before = next((parameter.device for parameter in inside.parameters()), torch.device("cpu"))
     receipt = _move.move_named(named, to, progress=progress, council=council)

@@ -41,7 +41,7 @@ def assert_movable(
         ...     model(batch.to("cuda")).sum().backward()
         >>> assert_movable(step, model, torch.ones(3, 2))
     """
-    found = rehearse_named(step, objects, names_of(objects, sys._getframe(1)), to, moved_by, data)
+    found = rehearse_named(step, objects, names_of(objects, sys._getframe().f_back), to, moved_by, data)
     if not found.ok:
         raise AssertionError(str(found))
 
@@ -69,4 +69,4 @@ def refresh(*objects: Any) -> Receipt:
         >>> model.weight.tolist() == before, model.weight.data_ptr() == address
         (True, False)
     """
-    return _move.refresh(names_of(objects, sys._getframe(1)))
+    return _move.refresh(names_of(objects, sys._getframe().f_back))

@@ -87,7 +87,7 @@ def rehearse(
         >>> found.ok, found.findings[0].kind, found.findings[0].remedy
         (False, 'input', 'batch = batch.to(device), before it is used')
     """
-    return rehearse_named(step, objects, names_of(objects, sys._getframe(1)), to, moved_by, data)
+    return rehearse_named(step, objects, names_of(objects, sys._getframe().f_back), to, moved_by, data)
 
 
 def rehearse_named(
