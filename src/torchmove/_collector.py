@@ -6,6 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# Some Pythons freeze a few hundred objects of their own when they start, and can do without that. What a program freezes
+# is all it has by then, and stays frozen.
+_OF_PYTHON = 1000
+
 
 @contextmanager
 def without_collector() -> Iterator[None]:
@@ -17,7 +21,7 @@ def without_collector() -> Iterator[None]:
     finally:
         if enabled:
             # Off to the oldest generation, or the next allocation would have the collector look at all of them at once.
-            if not gc.get_freeze_count():
+            if gc.get_freeze_count() < _OF_PYTHON:
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

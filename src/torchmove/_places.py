@@ -48,12 +48,12 @@ class Places:
         if self.keeps:
             return [self.of_slot(index) for index in range(len(self.slots))]
         # Where nothing is kept, only an optimizer's scalars and random states go elsewhere than to the target.
-        placement = [self.target] * len(self.slots)
-        scalars = compress(count(), map(_LARGEST_SCALAR.__ge__, self.slots.looks.nbytes))
+        placement, looks = [self.target] * len(self.slots), self.slots.looks
+        scalars = compress(count(), map(_LARGEST_SCALAR.__ge__, looks.nbytes))
         others = compress(count(), map("tensor".__eq__, self.slots.roles()))
         for index in {*scalars, *others}:
             why = self.why_alike.get(self.slots.likeness(index))
-            if why and self.slots.tensors[index].numel() == 1:
+            if why and looks.nbytes[index] == looks.dtypes[index].itemsize:
                 placement[index] = self.stay(index, _CPU, why)
             else:
                 placement[index] = self.decide(index, self.slots[index])

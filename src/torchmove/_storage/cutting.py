@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,17 +16,30 @@ from torchmove._storage.reading import NAMED_TENSORS, has_storage, window_of
 
 def apart(slabs: Sequence[Tensor]) -> list[Tensor]:
     """The rows of some tensors of one dtype, each in a storage of its own, bit for bit."""
-    device, dtype = slabs[0].device, slabs[0].dtype
-    if device.type != "cuda" or dtype.itemsize not in BITS:
-        rows: Any = torch.unbind_copy  # torch's stubs know only the form that fills given tensors
-        return [copy for slab in slabs for copy in (map(_copied, slab) if is_shared_out(slab[0]) else rows(slab))]
-    # On a GPU: one kernel for many tensors, where copying takes one for each. It computes something that leaves every
-    # bit as it is; torch's own copy of many does not, and most arithmetic on floats neither.
-    if dtype in (torch.float32, torch.float64):
-        return list(torch._foreach_clamp_max([row for slab in slabs for row in slab.unbind()], math.inf))
-    bits = BITS[dtype.itemsize]
-    copies = torch._foreach_add([row for slab in slabs for row in slab.view(bits).unbind()], 0)
-    return list(copies) if dtype is bits else [copy.view(dtype) for copy in copies]
+    rows_of = _apart_on_gpu if slabs[0].device.type == "cuda" else _apart
+    return [copy for slab in slabs for copy in rows_of(slab)]
+
+
+def _apart(slab: Tensor) -> Iterable[Tensor]:
+    rows: Any = torch.unbind_copy  # torch's stubs know only the form that fills given tensors
+    return map(_copied, slab) if is_shared_out(slab[0]) else rows(slab)
+
+
+def _apart_on_gpu(slab: Tensor) -> Iterable[Tensor]:
+    """One call makes them all, and one fills them all. To copy each would take a kernel for each, and to look at each
+    before a view for each."""
+    seen = slab if slab.dtype in _MULTIPLIED else slab.view(BITS[slab.dtype.itemsize])
+    seen = seen.unsqueeze(1) if seen.dim() == 1 else seen
+    count, length = seen.shape[:2]
+    made = torch._foreach_mul([seen[0]] * count, 1)
+    torch.split_with_sizes_copy(seen.flatten(0, 1), [length] * count, out=made)
+    if seen.dtype is not slab.dtype:
+        made = [copy.view(slab.dtype) for copy in made]
+    return made if slab.dim() > 1 else [copy.view(()) for copy in made]
+
+
+# What many numbers are multiplied by one as, at once, on a GPU; others are seen as integers of their size.
+_MULTIPLIED = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
 def is_shared_out(tensor: Tensor) -> bool:

@@ -60,8 +60,9 @@ def bytes_of(tensor: Tensor, start: int, stop: int) -> Tensor:
 
 def load_of(moves: Moves, slots: Slots) -> Load:
     sources = [slots.tensors[first] for first in moves.firsts]
-    sizes, special = slots.looks.storage_bytes, moves.blocks.special
-    whole = [sizes[first] > 0 and first not in special for first in moves.firsts]
+    whole = list(map((0).__lt__, moves.nbytes))
+    for index, _ in moves.special():
+        whole[index] = False
     if not all(has_storage(target.type) for _, target in moves.ways):
         whole = [each and has_storage(move.target.type) for each, move in zip(whole, moves, strict=True)]
     dense: list[bool] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from operator import attrgetter
+from operator import and_, attrgetter
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -59,12 +59,11 @@ _QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.qui
 
 def _in_shared_memory(storages: Sequence[UntypedStorage], devices: Sequence[torch.device]) -> list[bool]:
     """Of host memory: can other processes see it too?"""
-    kinds = {device.type for device in {*devices}}
-    if kinds == {"cpu"}:
-        return list(map(UntypedStorage.is_shared, storages))
-    if "cpu" not in kinds:
+    on_host = {device: device.type == "cpu" for device in {*devices}}
+    if not any(on_host.values()):
         return [False] * len(storages)
-    return [device.type == "cpu" and storage.is_shared() for storage, device in zip(storages, devices, strict=True)]
+    # Of other memory torch says that it is shared, or not, for reasons of its own.
+    return list(map(and_, map(on_host.__getitem__, devices), map(UntypedStorage.is_shared, storages)))
 
 
 def look_at_any(tensors: Sequence[Tensor]) -> Looks:

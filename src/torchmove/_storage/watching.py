@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import repeat
 from operator import attrgetter, gt, or_
 from typing import Any
 
@@ -23,13 +24,15 @@ def storage_key(holder: Tensor | UntypedStorage) -> int | None:
         return None
 
 
-def held_elsewhere(storages: Sequence[UntypedStorage], counts: Sequence[int]) -> Iterator[bool]:
+def held_elsewhere(storages: Sequence[UntypedStorage], counts: Sequence[int]) -> Iterable[bool]:
     """Does anybody hold each storage, besides the tensors of the state, so many, that look at it?"""
-    held = map(torch._C._storage_Use_Count, map(_cdata, storages))
+    holders = list(map(torch._C._storage_Use_Count, map(_cdata, storages)))
     # The Python object that was given here holds it too. A storage has one such object: whoever else has that is seen
     # in the object's count, and not in the storage's.
-    by_tensors = map(gt, held, map((1).__add__, counts))
-    return map(or_, by_tensors, map(_references_of_ours().__lt__, map(sys.getrefcount, storages)))
+    references, ours = list(map(sys.getrefcount, storages)), _references_of_ours()
+    if sum(holders) == len(storages) + sum(counts) and sum(references) == ours * len(storages):
+        return repeat(False, len(storages))  # none has fewer, so none has more
+    return map(or_, map(gt, holders, map((1).__add__, counts)), map(ours.__lt__, references))
 
 
 @cache

@@ -1,0 +1,57 @@
+"""The garbage collector is out of the way of a move, and is afterwards what it was before."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+import torchmove as tm
+from torchmove._collector import without_collector
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+@pytest.fixture
+def collections():
+    seen = []
+
+    def note(phase, info):
+        seen.append(phase)
+
+    gc.callbacks.append(note)
+    yield seen
+    gc.callbacks.remove(note)
+
+
+@pytest.mark.parametrize("frozen", [0, 375])
+def test_many_new_objects_do_not_make_it_run(collections, monkeypatch, frozen):
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)  # as Python 3.12 answers from the start
+    gc.collect()
+    collections.clear()
+    with without_collector():
+        made = [[] for _ in range(100_000)]
+    made.append([])
+    assert collections == []
+    assert gc.isenabled()
+
+
+def test_what_a_program_has_frozen_stays_so():
+    state = [torch.ones(1) for _ in range(100)]
+    gc.freeze()
+    count = gc.get_freeze_count()
+    tm.move(state, to="cpu")
+    assert gc.get_freeze_count() >= count - 100  # objects also end
+
+
+def test_who_has_switched_it_off_finds_it_off():
+    gc.disable()
+    with without_collector():
+        pass
+    assert not gc.isenabled()
