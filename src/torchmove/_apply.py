@@ -15,12 +15,11 @@ from contextlib import suppress
 from itertools import compress
 from typing import Any, NamedTuple, NoReturn
 
-from torch import Tensor, UntypedStorage, nn
+from torch import Tensor, nn
 
 from torchmove import _devices, _fsdp, _paths
 from torchmove._collector import without_collector
 from torchmove._errors import MoveFailed, TorchmoveError
-from torchmove._freeing import let_go
 from torchmove._held import OldStorages
 from torchmove._interrupts import HeldInterrupts
 from torchmove._records import (
@@ -80,12 +79,11 @@ def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None
     stages = Stages()
     with plain_torch(), without_collector():
         stages.begin("copy")
+        copies = _copy(jobs, advance)
+        stages.begin("commit")
         old = [OldStorages(job.plan) for job in jobs]
         try:
-            copies = _copy(jobs, advance)
-            verdicts = _commit(jobs, copies, consent, stages)
-            # From here on nothing of ours holds the old storages: what is still alive is held by others.
-            del copies
+            verdicts = _commit(jobs, copies, old, consent, stages)
             held = [each.held() for each in old]
         finally:
             for each in old:
@@ -161,16 +159,15 @@ def _wait_for_devices(jobs: Sequence[Job]) -> None:
 def _commit(
     jobs: Sequence[Job],
     copies: Sequence[_Copies],
+    old: Sequence[OldStorages],
     consent: Callable[[], None],
     stages: Stages,
 ) -> list[Verdict | None]:
-    stages.begin("commit")
     undo: Undo = []
-    old: list[UntypedStorage] = []
     with HeldInterrupts() as interrupts:
         try:
-            for job, each in zip(jobs, copies, strict=True):
-                old += _rebind_all(job.plan, each, undo)
+            for job, made, before in zip(jobs, copies, old, strict=True):
+                _rebind_all(job.plan, made, before, undo)
                 repoint_all(job.plan.repoints, undo)
             # While copies are under way there is time for all that does not read them.
             if any(map(_reads_bytes, jobs)):
@@ -188,13 +185,15 @@ def _commit(
         except BaseException as error:
             with suppress(Exception):
                 _wait_for_devices(jobs)
-            old.clear()
-            for each in copies:
-                each.rebindings.clear()
-                each.copies.clear()
+            for made, before in zip(copies, old, strict=True):
+                made.rebindings.clear()
+                made.copies.clear()
+                before.keep()
             _roll_back(jobs, undo, error, "committing")
         undo.clear()
-        let_go(old)
+        for made, before in zip(copies, old, strict=True):
+            made.clear()
+            before.let_go()
     return verdicts
 
 
@@ -215,8 +214,7 @@ def _roll_back(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str
 # ---------------------------------------------------------------- the steps of the commit
 
 
-def _rebind_all(plan: Plan, made: _Copies, undo: Undo) -> list[UntypedStorage]:
-    """Returns what the dense ones looked at before."""
+def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None:
     shells = _moving_shells(plan)
     swapped = shells or any(each.by_swap for each in made.rebindings)
     tensors = [*made.sources, *(each.tensor for each in made.rebindings), *(shell.tensor for shell in shells)]
@@ -224,14 +222,13 @@ def _rebind_all(plan: Plan, made: _Copies, undo: Undo) -> list[UntypedStorage]:
     undo.append(gradients.set)  # the first on the list is the last to run: both sides are back by then
     # A dense tensor sees its storage from the beginning.
     windows = (plan.inventory.slots.looks.window(place, 0) for place in made.places)
-    old = rebind_dense(made.sources, made.copies, windows, undo)
+    rebind_dense(made.sources, made.copies, old.of(made.places), windows, undo)
     for each in made.rebindings:
         rebind(each, undo)
     # Parts have their new windows by now.
     for shell in shells:
         rebind(shell_rebinding(shell.tensor, shell.rebuild()), undo)
     gradients.set()
-    return old
 
 
 def _moving_shells(plan: Plan) -> list[Shell]:

@@ -6,8 +6,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Some Pythons freeze a few hundred objects of their own when they start, and can do without that. What a program freezes
-# is all it has by then, and stays frozen.
+# Some Pythons freeze a few hundred objects of their own when they start, and can do without that. What a program
+# freezes is all it has by then, thousands, and stays frozen.
 _OF_PYTHON = 1000
 
 

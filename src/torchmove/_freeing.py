@@ -7,6 +7,7 @@ them any more, so nobody has to wait; except for the next move, which counts wha
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import torch
 from torch import UntypedStorage
@@ -19,16 +20,20 @@ _WORTH_BYTES = 256 << 20
 _thread: threading.Thread | None = None
 
 
-def let_go(old: list[UntypedStorage]) -> None:
+def large(storages: Sequence[UntypedStorage]) -> list[UntypedStorage]:
+    """Those of which it may matter when they are given back."""
+    return [each for each in storages if each.nbytes() >= 1 << 20 and each.device.type == "cpu" and each.resizable()]
+
+
+def let_go(large: list[UntypedStorage]) -> None:
     """Give back storages that nobody else needs; the list is empty afterwards."""
     global _thread
-    large = [each for each in old if each.nbytes() >= 1 << 20 and each.device.type == "cpu" and each.resizable()]
-    old.clear()
     if sum(storage.nbytes() for storage in large) < _WORTH_BYTES:
+        large.clear()
         return
     wait()
-    # No daemon: at exit Python ends one wherever it is, and in the midst of torch that aborts the process. Once Python has
-    # waited for its threads, nobody waits for a new one.
+    # No daemon: at exit Python ends one wherever it is, and in the midst of torch that aborts the process. Once Python
+    # has waited for its threads, nobody waits for a new one.
     thread = threading.Thread(target=_empty, args=(large,), name="torchmove freeing", daemon=False)
     if threading.main_thread().is_alive() and _started(thread):
         _thread = thread

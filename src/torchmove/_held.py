@@ -7,7 +7,7 @@ import types
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import compress
+from itertools import compress, count
 from typing import Any
 
 from torch import Tensor, UntypedStorage
@@ -17,24 +17,47 @@ from torchmove import _freeing
 from torchmove._everything import everything_of
 from torchmove._interrupts import HeldInterrupts
 from torchmove._paths import Path
-from torchmove._records import Held, Plan, Slot
-from torchmove._storage import Watch, held_elsewhere, storage_key
+from torchmove._records import Held, Plan
+from torchmove._storage import AT_ONCE, Watch, held_elsewhere, storage_key
 from torchmove.report import listed
 
 
 class OldStorages:
-    """The storages that a plan moves away from, watched from before the move on."""
+    """The storages that a plan moves away from."""
 
     def __init__(self, plan: Plan) -> None:
-        slots, blocks = plan.inventory.slots, plan.inventory.blocks
-        firsts: Sequence[int] = plan.moves.firsts
-        counts = [1] * len(firsts)
+        self._slots, blocks = plan.inventory.slots, plan.inventory.blocks
+        self._firsts: Sequence[int] = plan.moves.firsts
         if blocks.special:
-            firsts = [first for first in firsts if not blocks.at(first).opaque]
-            counts = [len(blocks.at(first).slots) for first in firsts]
-        storages = list(map(Tensor.untyped_storage, [slots.tensors[first] for first in firsts]))
-        suspects = compress(firsts, held_elsewhere(storages, counts))
-        self._watched = [_watched(slots[first]) for first in suspects]
+            self._firsts = [first for first in self._firsts if not blocks.at(first).opaque]
+        tensors = [self._slots.tensors[first] for first in self._firsts]
+        self._storages = list(map(Tensor.untyped_storage, tensors))
+        self._watched: list[tuple[Path, int, Watch]] = []
+
+    def of(self, places: Sequence[int]) -> list[UntypedStorage]:
+        """Those that some slots, each the first of its block, look at."""
+        if len(places) == len(self._firsts):
+            return [*self._storages]
+        known = dict(zip(self._firsts, self._storages, strict=True))
+        return [known[place] for place in places]
+
+    def let_go(self) -> None:
+        """Nothing of ours looks at them any more. Who else does is told later; a part at a time, since what has just
+        been looked at is let go of more quickly."""
+        large: list[UntypedStorage] = []
+        while self._storages:
+            some = self._storages[-AT_ONCE:]
+            del self._storages[-AT_ONCE:]
+            for at in compress(count(), held_elsewhere(some)):
+                slot = self._slots[self._firsts[len(self._storages) + at]]
+                self._watched.append((slot.path, slot.storage_bytes, Watch(some[at])))
+            large += _freeing.large(some)
+            some.clear()
+        _freeing.let_go(large)
+
+    def keep(self) -> None:
+        """The tensors look at them again."""
+        self._storages.clear()
 
     def held(self) -> tuple[Held, ...]:
         alive = self._alive()
@@ -57,10 +80,6 @@ class OldStorages:
 
     def _alive(self) -> list[tuple[Path, int, Watch]]:
         return [entry for entry in self._watched if entry[1] and entry[2].alive()]
-
-
-def _watched(slot: Slot) -> tuple[Path, int, Watch]:
-    return slot.path, slot.storage_bytes, Watch(slot.tensor.untyped_storage())
 
 
 def _holders(storages: set[int]) -> dict[int, list[str]]:

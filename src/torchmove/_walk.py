@@ -10,7 +10,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, compress, count, repeat
-from operator import attrgetter, is_not
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -256,10 +256,9 @@ class Walk:
             # Asking the result of a computation for its gradient is answered with a warning.
             wave = [index for index in wave if self.tensors[index].grad_fn is None]
             tensors = [self.tensors[index] for index in wave]
-        gradients = list(map(_grad, tensors))
-        there = list(map(is_not, gradients, repeat(None)))
-        if any(there):
-            self.find_each([*compress(zip(wave, gradients, strict=True), there)])
+        gradients = [(index, each) for index, each in zip(wave, map(_grad, tensors), strict=True) if each is not None]
+        if gradients:
+            self.find_each(gradients)
 
     def find_each(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
         ids = [id(self.tensors[index]) for index, _ in gradients]

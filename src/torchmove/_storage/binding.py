@@ -47,16 +47,18 @@ def rebind(each: Rebinding, undo: Undo) -> None:
 
 
 def rebind_dense(
-    tensors: Sequence[Tensor], copies: Sequence[Tensor], windows: Iterable[Window], undo: Undo
-) -> list[UntypedStorage]:
-    """Make dense tensors look at their copies by `.data =`, all at once. Returns what they looked at before.
+    tensors: Sequence[Tensor],
+    copies: Sequence[Tensor],
+    before: Sequence[UntypedStorage],
+    windows: Iterable[Window],
+    undo: Undo,
+) -> None:
+    """Make dense tensors look at their copies by `.data =`, all at once.
 
-    `windows` are those that they have now; nobody asks for them but the way back.
+    `before` and `windows` are the storages that they look at now, and how; nobody asks for those but the way back.
     """
-    before = list(map(Tensor.untyped_storage, tensors))
     undo.append(lambda: _set_all(tensors, map(looking_at, before, windows)))
     _set_all(tensors, copies)
-    return before
 
 
 def _set_all(tensors: Sequence[Tensor], windows: Iterable[Tensor]) -> None:

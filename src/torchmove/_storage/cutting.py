@@ -26,12 +26,11 @@ def _apart(slab: Tensor) -> Iterable[Tensor]:
 
 
 def _apart_on_gpu(slab: Tensor) -> Iterable[Tensor]:
-    """One call makes them all, and one fills them all. To copy each would take a kernel for each, and to look at each
-    before a view for each."""
+    """One call makes them all, whatever they hold at first, and one fills them. Nothing is done for each."""
     seen = slab if slab.dtype in _MULTIPLIED else slab.view(BITS[slab.dtype.itemsize])
     seen = seen.unsqueeze(1) if seen.dim() == 1 else seen
     count, length = seen.shape[:2]
-    made = torch._foreach_mul([seen[0]] * count, 1)
+    made = list(torch._foreach_mul([seen[0]] * count, 1))
     torch.split_with_sizes_copy(seen.flatten(0, 1), [length] * count, out=made)
     if seen.dtype is not slab.dtype:
         made = [copy.view(slab.dtype) for copy in made]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import repeat
-from operator import attrgetter, gt, or_
+from operator import attrgetter, or_
 from typing import Any
 
 import torch
@@ -24,29 +24,33 @@ def storage_key(holder: Tensor | UntypedStorage) -> int | None:
         return None
 
 
-def held_elsewhere(storages: Sequence[UntypedStorage], counts: Sequence[int]) -> Iterable[bool]:
-    """Does anybody hold each storage, besides the tensors of the state, so many, that look at it?"""
+def held_elsewhere(storages: Sequence[UntypedStorage], tensors: int = 0) -> Iterable[bool]:
+    """Does anybody hold each storage, besides the given list and so many tensors that look at it?"""
     holders = list(map(torch._C._storage_Use_Count, map(_cdata, storages)))
-    # The Python object that was given here holds it too. A storage has one such object: whoever else has that is seen
-    # in the object's count, and not in the storage's.
-    references, ours = list(map(sys.getrefcount, storages)), _references_of_ours()
-    if sum(holders) == len(storages) + sum(counts) and sum(references) == ours * len(storages):
+    # The Python object in the list holds it too. A storage has one such object: whoever else has that is seen in the
+    # object's count, and not in the storage's.
+    references, ours = list(map(sys.getrefcount, storages)), _references_of_ours(seen=tensors > 0)
+    if sum(holders) == len(storages) * (tensors + 1) and sum(references) == len(storages) * ours:
         return repeat(False, len(storages))  # none has fewer, so none has more
-    return map(or_, map(gt, holders, map((1).__add__, counts)), map(ours.__lt__, references))
+    return map(or_, map((tensors + 1).__lt__, holders), map(ours.__lt__, references))
 
 
 @cache
-def _references_of_ours() -> int:
-    """How many references `map` counts to an object of which only one list, and a tensor, knows."""
+def _references_of_ours(*, seen: bool) -> int:
+    """How many references `map` counts to an object of which only one list knows, and a tensor, if it is seen by any.
+    Newer versions of torch count that."""
     tensor = torch.empty(1, device="cpu")
-    (count,) = map(sys.getrefcount, [tensor.untyped_storage()])
+    alone = [tensor.untyped_storage()]
+    if not seen:
+        del tensor
+    (count,) = map(sys.getrefcount, alone)
     return count
 
 
 def is_sole_owner(window: Tensor) -> bool:
     """Is the memory behind a tensor torch's own, not lent by numpy or a file, and does nobody else hold it?"""
     storages = [window.untyped_storage()]
-    return storages[0].resizable() and not any(held_elsewhere(storages, [1]))
+    return storages[0].resizable() and not any(held_elsewhere(storages, tensors=1))
 
 
 class Watch:
