@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import compress
 
 import torch
 from torch import UntypedStorage
@@ -15,14 +16,16 @@ from torch import UntypedStorage
 from torchmove import _pages
 from torchmove._storage import is_sole_owner, plain_torch
 
-_WORTH_BYTES = 256 << 20
+_LARGE_BYTES = 1 << 20  # of a storage
+_WORTH_BYTES = 256 << 20  # of all of them
 
 _thread: threading.Thread | None = None
 
 
 def large(storages: Sequence[UntypedStorage]) -> list[UntypedStorage]:
     """Those of which it may matter when they are given back."""
-    return [each for each in storages if each.nbytes() >= 1 << 20 and each.device.type == "cpu" and each.resizable()]
+    of_size = compress(storages, map(_LARGE_BYTES.__le__, map(UntypedStorage.nbytes, storages)))
+    return [each for each in of_size if each.device.type == "cpu" and each.resizable()]
 
 
 def let_go(large: list[UntypedStorage]) -> None:
