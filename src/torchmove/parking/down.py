@@ -15,7 +15,7 @@ from torchmove.parking.arena import rounded
 from torchmove.parking.counters import Counters, Versions
 from torchmove.parking.fingerprints import MIB, Taker
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
-from torchmove.parking.mirrors import Mirror, Run, Wanted, mirrors
+from torchmove.parking.mirrors import Mirror, Run, kind_of, mirrors
 from torchmove.parking.ordinary import copy_rest
 from torchmove.parking.segments import SMALL_BYTES, fillers
 from torchmove.staging import CannotLock
@@ -77,7 +77,8 @@ class Down:
             self.send(changed)
             copies: list[Tensor | None] = [None] * len(load)
             for item, mirror in pairs:
-                copies[item.number] = _lent(mirror, item.source, dense=load.dense[item.number])
+                kind = kind_of(item.source, mirror.span.nbytes, dense=load.dense[item.number])
+                copies[item.number] = mirror.lend(kind)
             self.send(_answered(asked, suspects))
             self.take_back(pairs, copies)
             self.ordinary_bytes = copy_rest(load, copies, advance)
@@ -102,15 +103,12 @@ class Down:
 
     def reserve(self, items: Sequence[_Item]) -> list[_Pair]:
         """Those that the arena takes, each with its mirror."""
+        pairs: list[_Pair] = []
         for locked in (True, False):
-            wanted = [
-                Wanted(item.source, item.nbytes, item.group)
-                for item in items
-                if is_addressed(item.source.device) == locked
-            ]
-            if wanted:
-                mirrors.reserve(wanted, locked=locked, most=self.host_bytes)
-        pairs = [(item, mirror) for item in items if (mirror := mirrors.of(item.source)) is not None]
+            some = [item for item in items if is_addressed(item.source.device) == locked]
+            if some:
+                found = mirrors.reserve(some, locked=locked, most=self.host_bytes)
+                pairs += [(item, mirror) for item, mirror in zip(some, found, strict=True) if mirror is not None]
         if len(pairs) < len(items):
             self.why = f"host_bytes={self.host_bytes} is not enough for all of it"
         self.unchanged_bytes = sum(item.nbytes for item, _ in pairs)
@@ -216,11 +214,3 @@ def _covered(members: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             covered.append((address, address + nbytes))
     return covered
-
-
-def _lent(mirror: Mirror, source: Tensor, *, dense: bool) -> Tensor:
-    """A tensor on the CPU that looks at the mirror: like the source, or its bytes."""
-    view = mirror.lend()
-    if not dense:
-        return torch.frombuffer(view, dtype=torch.uint8)
-    return torch.frombuffer(view, dtype=source.dtype).view(source.shape)

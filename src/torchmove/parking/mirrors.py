@@ -15,8 +15,9 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from torchmove.parking.arena import Arena, Span
@@ -46,6 +47,13 @@ class _Ref(weakref.ref[Tensor]):
     key: int
 
 
+class _Loan(NamedTuple):
+    """A tensor on the CPU that looks at a mirror, and what its storage holds of the arena for as long as it lives."""
+
+    view: memoryview
+    tensor: Tensor
+
+
 @dataclass(eq=False)
 class Mirror:
     span: Span
@@ -53,24 +61,46 @@ class Mirror:
     group: int  # blocks of one group change together, or do not
     lent: weakref.ref[memoryview] | None = None
     truth: Truth | None = None
+    _next: _Loan | None = None
 
     @property
     def is_lent(self) -> bool:
         """Does a storage look at it? Also somebody else's, who read the state while it was parked."""
         return self.lent is not None and self.lent() is not None
 
-    def lend(self) -> memoryview:
-        view = self.span.lend()
-        self.lent = weakref.ref(view)
-        return view
+    def lend(self, kind: Kind) -> Tensor:
+        loan, self._next = self._next, None
+        if loan is None or (loan.tensor.dtype, loan.tensor.shape) != kind:
+            loan = self._loan(kind)
+        self.lent = weakref.ref(loan.view)
+        return loan.tensor
+
+    def prepare(self, kind: Kind) -> None:
+        """Have ready what will be lent next, while there is time."""
+        self._next = self._loan(kind)
+
+    def _loan(self, kind: Kind) -> _Loan:
+        view, (dtype, shape) = self.span.lend(), kind
+        return _Loan(view, torch.frombuffer(view, dtype=dtype).view(shape))
 
 
-class Wanted(NamedTuple):
-    """A tensor whose block needs a mirror."""
+Kind = tuple[torch.dtype, torch.Size]
 
-    tensor: Tensor
-    nbytes: int
-    group: int
+
+def kind_of(source: Tensor, nbytes: int, *, dense: bool) -> Kind:
+    """What looks at a mirror: the like of the source, or its bytes."""
+    return (source.dtype, source.shape) if dense else (torch.uint8, torch.Size([nbytes]))
+
+
+class Wanted(Protocol):
+    """A block that needs a mirror, and the tensor that this belongs to."""
+
+    @property
+    def source(self) -> Tensor: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def group(self) -> int: ...
 
 
 class Mirrors:
@@ -87,24 +117,26 @@ class Mirrors:
         mirror = self._known.get(id(tensor))
         return mirror if mirror is not None and mirror.tensor() is tensor else None
 
-    def reserve(self, wanted: Sequence[Wanted], *, locked: bool, most: int | None) -> None:
-        """See that each tensor has a mirror of its size, as far as `most` bytes of arena allow."""
+    def reserve(self, wanted: Sequence[Wanted], *, locked: bool, most: int | None) -> list[Mirror | None]:
+        """For each a mirror of its size, as far as `most` bytes of arena allow."""
         self.sweep()
-        missing: list[Wanted] = []
-        outgrown: list[Mirror] = []
-        for each in wanted:
-            mirror = self.of(each.tensor)
-            fits = mirror is not None and mirror.span.nbytes == each.nbytes and mirror.span.extent.locked == locked
-            if mirror is None or not fits or mirror.is_lent:
-                missing.append(each)
-                outgrown += [] if mirror is None else [mirror]
-        self._drop(outgrown)
-        spans = self.arena.take([each.nbytes for each in missing], locked=locked, most=most)
-        for each, span in zip(missing, spans, strict=True):
-            if span is not None:
-                ref = _Ref(each.tensor, self._died)
-                ref.key = id(each.tensor)
-                self._known[ref.key] = Mirror(span, ref, each.group)
+        found: list[Mirror | None] = [self.of(each.source) for each in wanted]
+        missing: list[int] = []
+        for index, mirror in enumerate(found):
+            span = None if mirror is None or mirror.is_lent else mirror.span
+            if span is None or span.nbytes != wanted[index].nbytes or span.extent.locked != locked:
+                missing.append(index)
+        self._drop([mirror for index in missing if (mirror := found[index]) is not None])
+        spans = self.arena.take([wanted[index].nbytes for index in missing], locked=locked, most=most)
+        for index, span in zip(missing, spans, strict=True):
+            found[index] = None if span is None else self._made(wanted[index], span)
+        return found
+
+    def _made(self, wanted: Wanted, span: Span) -> Mirror:
+        ref = _Ref(wanted.source, self._died)
+        ref.key = id(wanted.source)
+        mirror = self._known[ref.key] = Mirror(span, ref, wanted.group)
+        return mirror
 
     def forget(self, tensors: Iterable[Tensor]) -> None:
         self._drop([mirror for mirror in map(self.of, tensors) if mirror is not None])

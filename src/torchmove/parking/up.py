@@ -15,7 +15,7 @@ from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.counters import Counters
 from torchmove.parking.fingerprints import Taker
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
-from torchmove.parking.mirrors import Mirror, Run, Truth, mirrors
+from torchmove.parking.mirrors import Mirror, Run, Truth, kind_of, mirrors
 from torchmove.parking.ordinary import copy_rest
 from torchmove.parking.segments import Room, rooms
 
@@ -66,6 +66,8 @@ class Up:
                 those = [item for item in items if item.target == target]
                 self.make_room(those, target, load, copies)
                 self.carry(those, copies)
+            for item in items:
+                item.mirror.prepare(kind_of(item.source, item.mirror.span.nbytes, dense=load.dense[item.number]))
             copy_rest(load, copies, advance)
             return [copy for copy in copies if copy is not None]
 
