@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 import torch
 
 import torchmove as tm
+from torchmove import _collector
 from torchmove._collector import without_collector
+from torchmove.testing import refresh
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +31,38 @@ def collections():
     gc.callbacks.append(note)
     yield seen
     gc.callbacks.remove(note)
+
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+
+@pytest.mark.parametrize("size", [1, 2000], ids=["small", "large"])
+@pytest.mark.parametrize("frozen", [0, 375])
+def test_garbage_is_collected_however_often_a_state_moves(monkeypatch, size, frozen):
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+    monkeypatch.setattr(_collector, "_SHARE", 0)  # time enough has passed
+    state = [torch.ones(1) for _ in range(size)]
+    garbage = []
+    for _ in range(2000 if size == 1 else 10):
+        garbage.append(weakref.ref(Cycle()))
+        refresh(state)
+    assert sum(each() is not None for each in garbage) < len(garbage) / 2
+
+
+def test_a_full_collection_of_python_itself_counts(monkeypatch, collections):
+    in_time = _collector._InTime()
+    monkeypatch.setattr(in_time, "since", -1e9)
+    gc.collect()
+    collections.clear()
+    in_time.collect()
+    assert collections == []
+    monkeypatch.setattr(in_time, "since", -1e9)
+    in_time.collect()
+    assert collections == ["start", "stop"]
+    in_time.collect()
+    assert collections == ["start", "stop"]
 
 
 @pytest.mark.parametrize("frozen", [0, 375])

@@ -76,6 +76,23 @@ def test_who_holds_a_storage_alone_is_told():
     assert refresh([tensor]).held == ()
 
 
+def test_who_holds_what_is_told_in_the_order_of_the_state():
+    state = [torch.ones(1) for _ in range(2500)]
+    held = [state[index].data for index in (7, 1700, 2400)]
+    assert [each.path.what for each in refresh(state).held] == [7, 1700, 2400]
+    assert len(held) == 3
+
+
+def test_whoever_moves_while_memory_is_given_back_does_not_wait_for_itself(monkeypatch):
+    """The collector may run somebody's code in that thread."""
+    monkeypatch.setattr(_freeing, "_WORTH_BYTES", 1)
+    ended = []
+    monkeypatch.setattr(_freeing, "_empty", lambda large: ended.append(tm.move(nn.Linear(1, 1), to="cpu")))
+    refresh([torch.ones(1 << 20)])
+    _freeing.wait()
+    assert len(ended) == 1
+
+
 def test_a_later_move_waits_until_it_is_done(monkeypatch):
     order = []
     monkeypatch.setattr(_freeing, "_thread", threading.Thread(target=lambda: order.append("given back")))

@@ -308,12 +308,13 @@ STAGES = {
     "surveying": (_survey, "survey"),
     "copying": (movers.Plain, "copy"),
     "cutting": (_apply, "cut"),
+    "looking back": (_apply, "OldStorages"),
     "rebinding": (_apply, "rebind"),
     "repointing": (_apply, "_write"),
     "settling": (_apply, "_settle"),
     "proving": (_verify, "verify_move"),
 }
-COMMITTING = {"rebinding", "repointing", "settling", "proving"}
+COMMITTING = {"looking back", "rebinding", "repointing", "settling", "proving"}
 
 
 def press_at(stage: str, patch: pytest.MonkeyPatch, *, times: int = 1) -> None:

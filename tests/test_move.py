@@ -16,9 +16,11 @@ import pytest
 import torch
 from laws import assert_same, trace
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import ZOO, numbers
 
 import torchmove as tm
+from torchmove._storage import has_storage
 from torchmove.testing import refresh
 
 
@@ -218,6 +220,19 @@ def test_a_refused_plan_is_not_applied():
     plan = tm.plan(nn.Linear(1, 1, device="meta"), to="twin:0")
     assert not plan.ok
     assert {code for code, _ in refusals(lambda: tm.apply(plan))} == {"R030"}
+
+
+@pytest.mark.parametrize("call", [refresh, lambda model: tm.move(model, to="cpu"), tm.park])
+def test_under_a_fake_mode_nothing_moves(call):
+    model = nn.Linear(2, 2, device="twin:0")
+    storage, before = model.weight.untyped_storage()._cdata, model.weight.detach().clone()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert refusals(lambda: call(model)) == [("R014", "FakeTensorMode")]
+    assert model.weight.untyped_storage()._cdata == storage
+    assert torch.equal(model.weight, before)
+    has_storage.cache_clear()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert has_storage("twin")
 
 
 def test_a_plan_is_applied_once_and_not_to_another_state():

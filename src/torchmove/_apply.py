@@ -80,10 +80,8 @@ def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None
     with plain_torch(), without_collector():
         stages.begin("copy")
         copies = _copy(jobs, advance)
-        stages.begin("commit")
-        old = [OldStorages(job.plan) for job in jobs]
+        verdicts, old = _commit(jobs, copies, consent, stages)
         try:
-            verdicts = _commit(jobs, copies, old, consent, stages)
             held = [each.held() for each in old]
         finally:
             for each in old:
@@ -159,15 +157,17 @@ def _wait_for_devices(jobs: Sequence[Job]) -> None:
 def _commit(
     jobs: Sequence[Job],
     copies: Sequence[_Copies],
-    old: Sequence[OldStorages],
     consent: Callable[[], None],
     stages: Stages,
-) -> list[Verdict | None]:
+) -> tuple[list[Verdict | None], list[OldStorages]]:
     undo: Undo = []
+    old: list[OldStorages] = []
     with HeldInterrupts() as interrupts:
         try:
-            for job, made, before in zip(jobs, copies, old, strict=True):
-                _rebind_all(job.plan, made, before, undo)
+            stages.begin("commit")
+            for job, made in zip(jobs, copies, strict=True):
+                old.append(OldStorages(job.plan))
+                _rebind_all(job.plan, made, old[-1], undo)
                 repoint_all(job.plan.repoints, undo)
             # While copies are under way there is time for all that does not read them.
             if any(map(_reads_bytes, jobs)):
@@ -185,16 +185,17 @@ def _commit(
         except BaseException as error:
             with suppress(Exception):
                 _wait_for_devices(jobs)
-            for made, before in zip(copies, old, strict=True):
+            for made in copies:
                 made.rebindings.clear()
                 made.copies.clear()
+            for before in old:
                 before.keep()
             _roll_back(jobs, undo, error, "committing")
         undo.clear()
         for made, before in zip(copies, old, strict=True):
             made.clear()
             before.let_go()
-    return verdicts
+    return verdicts, old
 
 
 def _roll_back(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str) -> NoReturn:

@@ -33,6 +33,10 @@ REFUSALS = {
         "the state has changed since the plan was made",
         "plan again, right before applying",
     ),
+    "R014": Code(
+        "a `FakeTensorMode` is on: what is copied under it has no bytes",
+        "move outside of its block",
+    ),
     "R020": Code(
         "`DistributedDataParallel` or `DataParallel`: its buckets and replicas stay behind",
         "`model = wrapper.module`, move it and its optimizer, wrap it again",

@@ -29,7 +29,7 @@ def large(storages: Sequence[UntypedStorage]) -> list[UntypedStorage]:
 
 
 def let_go(large: list[UntypedStorage]) -> None:
-    """Give back storages that nobody else needs; the list is empty afterwards."""
+    """Give back storages that nobody else needs. Whatever happens, nobody is told: the state is where it should be."""
     global _thread
     if sum(storage.nbytes() for storage in large) < _WORTH_BYTES:
         large.clear()
@@ -41,7 +41,7 @@ def let_go(large: list[UntypedStorage]) -> None:
     if threading.main_thread().is_alive() and _started(thread):
         _thread = thread
     else:
-        _empty(large)
+        large.clear()
 
 
 def _started(thread: threading.Thread) -> bool:
@@ -54,7 +54,8 @@ def _started(thread: threading.Thread) -> bool:
 
 def wait() -> None:
     """Until all that was let go has been given back."""
-    if _thread is not None:
+    # The collector may run somebody's code, which moves, in that thread.
+    if _thread is not None and _thread is not threading.current_thread():
         _thread.join()
 
 

@@ -32,7 +32,7 @@ class OldStorages:
             self._firsts = [first for first in self._firsts if not blocks.at(first).opaque]
         tensors = [self._slots.tensors[first] for first in self._firsts]
         self._storages = list(map(Tensor.untyped_storage, tensors))
-        self._watched: list[tuple[Path, int, Watch]] = []
+        self._watched: dict[int, Watch] = {}  # by the slot
 
     def of(self, places: Sequence[int]) -> list[UntypedStorage]:
         """Those that some slots, each the first of its block, look at."""
@@ -49,8 +49,7 @@ class OldStorages:
             some = self._storages[-AT_ONCE:]
             del self._storages[-AT_ONCE:]
             for at in compress(count(), held_elsewhere(some)):
-                slot = self._slots[self._firsts[len(self._storages) + at]]
-                self._watched.append((slot.path, slot.storage_bytes, Watch(some[at])))
+                self._watched[self._firsts[len(self._storages) + at]] = Watch(some[at])
             large += _freeing.large(some)
             some.clear()
         _freeing.let_go(large)
@@ -79,7 +78,8 @@ class OldStorages:
             self._watched.clear()
 
     def _alive(self) -> list[tuple[Path, int, Watch]]:
-        return [entry for entry in self._watched if entry[1] and entry[2].alive()]
+        alive = ((self._slots[first], watch) for first, watch in sorted(self._watched.items()) if watch.alive())
+        return [(slot.path, slot.storage_bytes, watch) for slot, watch in alive if slot.storage_bytes]
 
 
 def _holders(storages: set[int]) -> dict[int, list[str]]:

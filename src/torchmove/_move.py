@@ -19,11 +19,12 @@ from torchmove._names import check, given
 from torchmove._progress import Bar
 from torchmove._records import Inventory, Plan, Receipt, Refusal, Stages, Verdict
 from torchmove._stale import STALE, is_current
-from torchmove._storage import plain_torch
+from torchmove._storage import makes_fakes, plain_torch
 from torchmove.report import listed
 
 Device = torch.device | str | int
 Thoroughness = Literal["quick", "bytes", "off"]
+_FAKES = Refusal("R014", "FakeTensorMode", "it is on: copies would be fakes without bytes", "move outside of its block")
 _Planner = Callable[[dict[str, Any], torch.device, Sequence[Any], _plan.FreeBytes], Plan]
 
 
@@ -276,6 +277,8 @@ def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool, counc
 def agreed(call: str, made: Plan, council: Council | None = None) -> Council | None:
     """Raises MoveRefused if something stands in the way, here or on another rank that has a part of the state."""
     council = council or council_of(made.inventory)
+    if made.moves and makes_fakes():
+        made = replace(made, refusals=(*made.refusals, _FAKES))
     if council is not None:
         council.agree(call, made)
     elif made.refusals:

@@ -22,7 +22,7 @@ from torchmove._storage.binding import (
     shell_rebinding,
 )
 from torchmove._storage.cutting import BITS, apart, copy_alone, cut, is_shared_out
-from torchmove._storage.modes import plain_torch
+from torchmove._storage.modes import makes_fakes, plain_torch
 from torchmove._storage.reach import bytes_of, load_of, packed, reached
 from torchmove._storage.reading import (
     AT_ONCE,
@@ -54,6 +54,7 @@ __all__ = [
     "look_all",
     "look_at_any",
     "look_at_wholes",
+    "makes_fakes",
     "multiplied_bytes",
     "offset_of",
     "packed",

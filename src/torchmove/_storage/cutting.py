@@ -26,7 +26,7 @@ def _apart(slab: Tensor) -> Iterable[Tensor]:
 
 
 def _apart_on_gpu(slab: Tensor) -> Iterable[Tensor]:
-    """One call makes them all, whatever they hold at first, and one fills them. Nothing is done for each."""
+    """One call makes them all, whatever they hold at first, and one fills them: mostly nothing is done for each."""
     seen = slab if slab.dtype in _MULTIPLIED else slab.view(BITS[slab.dtype.itemsize])
     seen = seen.unsqueeze(1) if seen.dim() == 1 else seen
     count, length = seen.shape[:2]

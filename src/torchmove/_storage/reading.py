@@ -8,6 +8,7 @@ from operator import and_, attrgetter
 
 import torch
 from torch import Tensor, UntypedStorage
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchmove._records import Looks, Window, shape_of
 from torchmove._shells import PLAIN
@@ -106,7 +107,8 @@ def has_storage(device_type: str) -> bool:
     if device_type in _WITH_STORAGE:
         return True
     try:
-        return torch.empty(1, device=device_type).untyped_storage().data_ptr() != 0
+        with _disable_current_modes():  # the answer is for all, also for those who ask without them
+            return torch.empty(1, device=device_type).untyped_storage().data_ptr() != 0
     except torch.OutOfMemoryError:
         raise  # no answer, and not one to remember
     except (RuntimeError, ImportError, AssertionError):
