@@ -46,10 +46,8 @@ class Case(NamedTuple):
 
 
 def _made_anew(inventory: Inventory) -> dict[int, str]:
-    """The slots of which there is a new object at every look, the parts of a sparse tensor: they go by their paths."""
-    if not inventory.shells and len(inventory.number) == len(inventory.slots):
-        return {}
-    return {index: str(slot.path) for index, slot in enumerate(inventory.slots) if slot.how is _paths.CALL}
+    """The slots of which there is a new object at every look go by their paths."""
+    return {index: str(inventory.slots[index].path) for index in inventory.slots.made_anew()}
 
 
 def verify_move(now: Inventory, plan: Plan) -> Verdict:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove._paths import CALL, Path, make_path
+from torchmove._paths import Path, make_path
 from torchmove._records.blocks import Block, Blocks
 from torchmove._records.drawing import drawn
 from torchmove._records.reading import Fact, Owner, Role
@@ -102,8 +102,8 @@ class Inventory(Reported):
         """
         number = self.number if numbered else {}
         if self.shells and numbered:
-            # A part of a sparse tensor is a new object at every look, and its id worth nothing.
-            number = {tensor: index for tensor, index in number.items() if self.slots[index].how is not CALL}
+            gone = {*self.slots.made_anew()}
+            number = {tensor: index for tensor, index in number.items() if index not in gone}
         emptied: dict[str, Any] = {"objects": (), "shells": (), "device_values": (), "told": (), "holders": {}}
         return replace(self, slots=self.slots.archived(), number=number, **emptied)
 

@@ -10,12 +10,14 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise, repeat
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
 from torchmove._paths import ATTRIBUTE, ITEM, KEYED, NOWHERE, Path, make_path
 from torchmove._records.reading import Owner, Role
+
+T = TypeVar("T")
 
 
 class Origin(NamedTuple):
@@ -37,6 +39,9 @@ class Run(Protocol):
 
     @property
     def role(self) -> Role: ...
+
+    @property
+    def how(self) -> str: ...
 
     def origin(self, at: int, found: Origins, /) -> Origin: ...
 
@@ -76,6 +81,7 @@ class GradientsOf(NamedTuple):
     of: Sequence[int]
     ids: Sequence[int]
     role: Role = "gradient"
+    how: str = ATTRIBUTE
 
     def origin(self, at: int, found: Origins, /) -> Origin:
         owner = Owner(Tensor, _NO_GROUP, self.ids[at])
@@ -99,6 +105,7 @@ class StateOfEach(NamedTuple):
     owners: Sequence[int]  # for each tensor, to which of them it belongs
     keys: Sequence[Any]  # for each tensor
     role: Role = "state"
+    how: str = ITEM
 
     def origin(self, at: int, found: Origins, /) -> Origin:
         which = self.owners[at]
@@ -135,8 +142,15 @@ class Origins:
 
     def roles(self) -> Iterator[Role]:
         """One for each tensor."""
+        return self._for_each([run.role for run in self.runs])
+
+    def hows(self) -> Iterator[str]:
+        """The last step to each tensor."""
+        return self._for_each([run.how for run in self.runs])
+
+    def _for_each(self, of_runs: Sequence[T]) -> Iterator[T]:
         lengths = (stop - start for start, stop in pairwise([*self.starts, self.count]))
-        return chain.from_iterable(map(repeat, [run.role for run in self.runs], lengths))
+        return chain.from_iterable(map(repeat, of_runs, lengths))
 
     def archived(self) -> Origins:
         return Origins([run.archived() for run in self.runs], self.starts, self.count)

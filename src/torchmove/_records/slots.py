@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from torchmove._paths import Path, make_path
+from torchmove._paths import CALL, Path, make_path
 from torchmove._records.columns import Rows
 from torchmove._records.origins import Origins
 from torchmove._records.reading import Owner, Role
+
+T = TypeVar("T")
 
 
 class Slot(NamedTuple):
@@ -94,8 +96,14 @@ class Slots(Rows[Slot]):
         return self._origins.likeness(self._order[index])
 
     def roles(self) -> Sequence[Role]:
-        roles = list(self._origins.roles())
-        return roles if len(roles) == len(self) else [roles[index] for index in self._order]
+        return self._in_order(list(self._origins.roles()))
+
+    def made_anew(self) -> list[int]:
+        """Those of which there is a new object at every look, and its id worth nothing: the parts of sparse tensors."""
+        return [index for index, how in enumerate(self._in_order(list(self._origins.hows()))) if how is CALL]
+
+    def _in_order(self, found: list[T]) -> list[T]:
+        return found if len(found) == len(self) else [found[index] for index in self._order]
 
     def archived(self) -> Slots:
         """The same, without the tensors."""
