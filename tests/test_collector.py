@@ -53,16 +53,34 @@ def test_garbage_is_collected_however_often_a_state_moves(monkeypatch, size, fro
 
 def test_a_full_collection_of_python_itself_counts(monkeypatch, collections):
     in_time = _collector._InTime()
-    monkeypatch.setattr(in_time, "since", -1e9)
+
+    def owe():
+        in_time.is_owed, in_time.since = True, -1e9
+
+    owe()
     gc.collect()
     collections.clear()
     in_time.collect()
     assert collections == []
-    monkeypatch.setattr(in_time, "since", -1e9)
+    owe()
     in_time.collect()
     assert collections == ["start", "stop"]
     in_time.collect()
     assert collections == ["start", "stop"]
+
+
+def test_who_has_set_the_threshold_to_nothing_has_nothing_collected(monkeypatch, collections):
+    monkeypatch.setattr(_collector, "_SHARE", 0)
+    threshold = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        for _ in range(3):
+            with without_collector():
+                made = [[] for _ in range(20_000)]
+    finally:
+        gc.set_threshold(*threshold)
+    assert len(made) == 20_000
+    assert collections == []
 
 
 @pytest.mark.parametrize("frozen", [0, 375])

@@ -222,7 +222,16 @@ def test_a_refused_plan_is_not_applied():
     assert {code for code, _ in refusals(lambda: tm.apply(plan))} == {"R030"}
 
 
-@pytest.mark.parametrize("call", [refresh, lambda model: tm.move(model, to="cpu"), tm.park])
+UNDER_FAKES = [
+    refresh,
+    tm.park,
+    lambda model: tm.move(model, to="cpu"),
+    lambda model: tm.move(model, to="cpu", verify="bytes"),
+    lambda model: tm.apply(tm.plan(model, to="cpu", verify="bytes")),
+]
+
+
+@pytest.mark.parametrize("call", UNDER_FAKES)
 def test_under_a_fake_mode_nothing_moves(call):
     model = nn.Linear(2, 2, device="twin:0")
     storage, before = model.weight.untyped_storage()._cdata, model.weight.detach().clone()
@@ -233,6 +242,14 @@ def test_under_a_fake_mode_nothing_moves(call):
     has_storage.cache_clear()
     with FakeTensorMode(allow_non_fake_inputs=True):
         assert has_storage("twin")
+
+
+def test_a_plan_is_not_applied_under_a_fake_mode_but_after_it():
+    model = nn.Linear(2, 2)
+    plan = tm.plan(model, to="twin:0")
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert refusals(lambda: tm.apply(plan)) == [("R014", "FakeTensorMode")]
+    assert tm.apply(plan).moved_bytes == 24
 
 
 def test_a_plan_is_applied_once_and_not_to_another_state():

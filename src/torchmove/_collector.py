@@ -17,20 +17,21 @@ _SHARE = 100  # one part in so many of the time goes to collecting everything
 @contextmanager
 def without_collector() -> Iterator[None]:
     """Collecting in between would find nothing, and cost as much as the work."""
-    enabled, before = gc.isenabled(), gc.get_count()[0]
+    if not gc.isenabled() or not gc.get_threshold()[0]:
+        yield
+        return
+    _in_time.collect()
+    before = gc.get_count()[0]
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
-            are_many = gc.get_count()[0] - before > _MANY and gc.get_freeze_count() < _OF_PYTHON
-            if are_many:
-                # Off to the oldest generation, or the next allocation would have the collector look at all of them.
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
-            if are_many:
-                _in_time.collect()
+        if gc.get_count()[0] - before > _MANY and gc.get_freeze_count() < _OF_PYTHON:
+            # Off to the oldest generation, or the next allocation would have the collector look at all of them.
+            gc.freeze()
+            gc.unfreeze()
+            _in_time.is_owed = True
+        gc.enable()
 
 
 class _InTime:
@@ -38,22 +39,24 @@ class _InTime:
 
     Sent to the oldest generation, the garbage of others is there too, and the collector has forgotten for how long it
     has not looked at that: who moves again and again would never be rid of it. So it is looked at here, unless the
-    collector has done so itself.
+    collector has done so itself. Before the work, not after it: a Ctrl-C that comes meanwhile meets nothing done.
     """
 
     def __init__(self) -> None:
-        self.since, self.seconds = time.perf_counter(), 0.1
+        self.is_owed = False
+        self.since, self.seconds = time.perf_counter(), 0.01
         self.collections = _full_collections()
 
     def collect(self) -> None:
+        if not self.is_owed:
+            return
         now = time.perf_counter()
-        if _full_collections() != self.collections:
-            self.since = now
-        elif now - self.since > _SHARE * self.seconds:
+        if _full_collections() == self.collections:
+            if now - self.since < _SHARE * self.seconds:
+                return
             gc.collect()
-            self.since = time.perf_counter()
-            self.seconds = self.since - now
-        self.collections = _full_collections()
+            self.seconds = time.perf_counter() - now
+        self.is_owed, self.since, self.collections = False, time.perf_counter(), _full_collections()
 
 
 def _full_collections() -> int:

@@ -19,12 +19,11 @@ from torchmove._names import check, given
 from torchmove._progress import Bar
 from torchmove._records import Inventory, Plan, Receipt, Refusal, Stages, Verdict
 from torchmove._stale import STALE, is_current
-from torchmove._storage import makes_fakes, plain_torch
+from torchmove._storage import makes_fakes, plain_torch, without_modes
 from torchmove.report import listed
 
 Device = torch.device | str | int
 Thoroughness = Literal["quick", "bytes", "off"]
-_FAKES = Refusal("R014", "FakeTensorMode", "it is on: copies would be fakes without bytes", "move outside of its block")
 _Planner = Callable[[dict[str, Any], torch.device, Sequence[Any], _plan.FreeBytes], Plan]
 
 
@@ -99,6 +98,8 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"apply takes a plan, from tm.plan(...), not {type(plan).__name__}")
+    if not plan.refusals and makes_fakes():
+        plan = replace(plan, refusals=(_plan.FAKES,))
     if not plan.refusals and not is_current(plan.inventory):
         plan = replace(plan, refusals=(STALE,))
     return _applied(plan, mover, "quick" if plan.digests is None else "bytes", progress)
@@ -276,13 +277,12 @@ def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool, counc
 
 def agreed(call: str, made: Plan, council: Council | None = None) -> Council | None:
     """Raises MoveRefused if something stands in the way, here or on another rank that has a part of the state."""
-    council = council or council_of(made.inventory)
-    if made.moves and makes_fakes():
-        made = replace(made, refusals=(*made.refusals, _FAKES))
-    if council is not None:
-        council.agree(call, made)
-    elif made.refusals:
-        raise MoveRefused(made.refusals)
+    with without_modes():  # whatever is on here, other ranks wait for an answer
+        council = council or council_of(made.inventory)
+        if council is not None:
+            council.agree(call, made)
+        elif made.refusals:
+            raise MoveRefused(made.refusals)
     return council
 
 

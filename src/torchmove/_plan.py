@@ -25,10 +25,10 @@ from torchmove._records import (
     Room,
     Slots,
 )
-from torchmove._storage import has_storage, packed
+from torchmove._storage import has_storage, makes_fakes, packed
 from torchmove.report import counted, readable_bytes
 
-__all__ = ["Back", "FreeBytes", "Keep", "Places", "plan"]
+__all__ = ["FAKES", "Back", "FreeBytes", "Keep", "Places", "plan"]
 
 FreeBytes = Callable[[torch.device], int | None]
 
@@ -40,6 +40,7 @@ class Back(NamedTuple):
     repoints: Sequence[Repoint]
 
 
+FAKES = Refusal("R014", "FakeTensorMode", "it is on: copies would be fakes without bytes", "move outside of its block")
 # A graph is in the way only of a tensor that moves.
 _GRAPH_CODES = {"R032", "R033"}
 _NOT_ON_MPS = {torch.float64, torch.complex128}
@@ -65,6 +66,7 @@ def plan(
     refusals += _mps_refusals(inventory.slots, moves) if target.type == "mps" else ()
     refusals += _room_refusals(rooms)
     refusals += _keep_refusals(inventory, keep)
+    refusals += [FAKES] if moves and makes_fakes() else []
     if moves and not has_storage(target.type):
         refusals += _mixed_refusals(inventory.slots, moves)
         notes.append(_no_storages(target))

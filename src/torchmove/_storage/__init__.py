@@ -22,7 +22,7 @@ from torchmove._storage.binding import (
     shell_rebinding,
 )
 from torchmove._storage.cutting import BITS, apart, copy_alone, cut, is_shared_out
-from torchmove._storage.modes import makes_fakes, plain_torch
+from torchmove._storage.modes import makes_fakes, plain_torch, without_modes
 from torchmove._storage.reach import bytes_of, load_of, packed, reached
 from torchmove._storage.reading import (
     AT_ONCE,
@@ -65,4 +65,5 @@ __all__ = [
     "rebinding",
     "shell_rebinding",
     "storage_key",
+    "without_modes",
 ]

@@ -8,10 +8,10 @@ from operator import and_, attrgetter
 
 import torch
 from torch import Tensor, UntypedStorage
-from torch.utils._python_dispatch import _disable_current_modes
 
 from torchmove._records import Looks, Window, shape_of
 from torchmove._shells import PLAIN
+from torchmove._storage.modes import without_modes
 
 # Tensors are read in columns, but not so many at once that they fall out of the processor's cache in between.
 AT_ONCE = 1000
@@ -107,7 +107,7 @@ def has_storage(device_type: str) -> bool:
     if device_type in _WITH_STORAGE:
         return True
     try:
-        with _disable_current_modes():  # the answer is for all, also for those who ask without them
+        with without_modes():  # the answer is for all, also for those who ask without them
             return torch.empty(1, device=device_type).untyped_storage().data_ptr() != 0
     except torch.OutOfMemoryError:
         raise  # no answer, and not one to remember
