@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,14 @@ def _share_of_the_card(request: pytest.FixtureRequest) -> Iterator[None]:
     with (Path(tempfile.gettempdir()) / "torchmove-card.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if request.node.get_closest_marker("whole_card") else fcntl.LOCK_SH)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _collected_between_tests() -> Iterator[None]:
+    """A test that counts memory must not find less of it because the garbage of others was collected meanwhile."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

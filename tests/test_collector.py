@@ -15,10 +15,10 @@ from torchmove.testing import refresh
 
 
 @pytest.fixture(autouse=True)
-def _as_before():
+def _collecting():
+    gc.enable()
     yield
     gc.unfreeze()
-    gc.enable()
 
 
 @pytest.fixture
