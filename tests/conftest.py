@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from routes import ROUTES, Route
 from twin import install
 
+from torchmove import _collector
 from torchmove.movers import staged
 
 collect_ignore = ["corpus"]  # programs, not tests
@@ -38,11 +40,14 @@ def _share_of_the_card(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _collected_between_tests() -> Iterator[None]:
-    """A test that counts memory must not find less of it because the garbage of others was collected meanwhile."""
-    gc.disable()
+def _collected_between_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test that counts memory must not find less of it because the garbage of others was collected meanwhile: the
+    collector is on, and has no reason to run."""
+    monkeypatch.setattr(_collector, "_SHARE", math.inf)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1 << 30)
     yield
-    gc.enable()
+    gc.set_threshold(*thresholds)
 
 
 @pytest.fixture

@@ -8,17 +8,18 @@ import weakref
 import pytest
 import torch
 
-import torchmove as tm
 from torchmove import _collector
 from torchmove._collector import without_collector
 from torchmove.testing import refresh
 
 
 @pytest.fixture(autouse=True)
-def _collecting():
-    gc.enable()
+def _collecting(monkeypatch, _collected_between_tests):
+    monkeypatch.setattr(_collector, "_SHARE", 100)
+    gc.set_threshold(700, 10, 10)
     yield
     gc.unfreeze()
+    gc.enable()
 
 
 @pytest.fixture
@@ -96,10 +97,10 @@ def test_many_new_objects_do_not_make_it_run(collections, monkeypatch, frozen):
 
 
 def test_what_a_program_has_frozen_stays_so():
-    state = [torch.ones(1) for _ in range(100)]
+    state = [torch.ones(1) for _ in range(5000)]
     gc.freeze()
     count = gc.get_freeze_count()
-    tm.move(state, to="cpu")
+    refresh(state)
     assert gc.get_freeze_count() >= count - 100  # objects also end
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torchmove import _survey
-from torchmove._paths import CALL
 from torchmove._records import Inventory, Refusal
 
 STALE = Refusal(
@@ -21,9 +20,9 @@ def is_current(planned: Inventory) -> bool:
         return False
     if _told(planned) != _told(now):
         return False
-    # A part of a sparse tensor is a new object at every look.
+    made_anew = {*planned.slots.made_anew()}
     pairs = enumerate(zip(planned.slots.tensors, now.slots.tensors, strict=True))
-    return all(was is found or planned.slots[index].how is CALL for index, (was, found) in pairs)
+    return all(was is found or index in made_anew for index, (was, found) in pairs)
 
 
 def _told(inventory: Inventory) -> list[tuple[object, ...]]:
