@@ -57,9 +57,11 @@ SHAPES = st.lists(st.integers(1, 4), max_size=3).map(tuple)
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(DTYPES), SHAPES), min_size=1, max_size=40), st.sampled_from([16, 100, 1000, MIB])
+    st.lists(st.tuples(st.sampled_from(DTYPES), SHAPES), min_size=1, max_size=40),
+    st.sampled_from([16, 100, 1000, MIB]),
+    st.booleans(),
 )
-def test_bundles_hold_everything_once_and_give_it_back(kinds, most_bytes):
+def test_bundles_hold_everything_once_and_give_it_back(kinds, most_bytes, with_rooms):
     tensors = [random_bits(torch.Size(shape).numel(), dtype).reshape(shape) for dtype, shape in kinds]
     bundles = list(bundled(tensors, kinds, range(100, 100 + len(tensors)), most_bytes))
     assert sorted(key for bundle in bundles for key in bundle.keys) == list(range(100, 100 + len(tensors)))
@@ -67,7 +69,8 @@ def test_bundles_hold_everything_once_and_give_it_back(kinds, most_bytes):
         assert bundle.nbytes <= most_bytes or len(bundle.keys) == 1
         slab = torch.empty(bundle.nbytes // bundle.dtype.itemsize, dtype=bundle.dtype)
         bundle.gather(slab)
-        for key, copy in zip(bundle.keys, bundle.spread(slab), strict=True):
+        made = bundle.with_rooms(torch.device("cpu")) if with_rooms else bundle
+        for key, copy in zip(bundle.keys, made.spread(slab), strict=True):
             source = tensors[key - 100]
             assert (copy.dtype, copy.shape, copy.stride()) == (source.dtype, source.shape, source.stride())
             assert torch.equal(bits(copy), bits(source))
@@ -205,6 +208,23 @@ def test_a_file_is_a_source(tmp_path):
     path = tmp_path / "weights"
     torch.randn(3 * MIB).numpy().tofile(path)
     there_and_back({"tensor": torch.from_file(str(path), shared=False, size=3 * MIB)})
+
+
+@on_cuda
+def test_the_copies_lie_in_the_callers_memory_pool():
+    state = {"large": torch.ones(4 * MIB), **{str(index): torch.ones(300 + index % 3) for index in range(10_000)}}
+    tm.move(state, to="cuda:0", mover="staged")
+    tm.move(state, to="cpu", mover="staged")
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        tm.move(state, to="cuda:0", mover="staged")
+    segments = [(each["address"], each["address"] + each["total_size"]) for each in pool.snapshot()]
+    outside = [
+        name for name, tensor in state.items() if not any(start <= tensor.data_ptr() < stop for start, stop in segments)
+    ]
+    assert segments
+    assert outside == []
+    tm.move(state, to="cpu", mover="staged")
 
 
 @on_cuda
@@ -422,6 +442,7 @@ STEPS = [
     *[("cpu", Piece, name) for name in ("host_to_slot", "slot_to_device")],
     *[("cuda:0", Piece, name) for name in ("device_to_slot", "slot_to_host")],
     *[(home, Bundle, name) for home in ("cpu", "cuda:0") for name in ("gather", "spread")],
+    ("cpu", Bundle, "with_rooms"),
 ]
 
 
@@ -481,8 +502,13 @@ def test_ctrl_c_in_the_middle_of_the_traffic_changes_nothing(home, away, step, m
 
 
 @on_cuda
-@pytest.mark.parametrize("step", ["gather", "spread"])
-@pytest.mark.parametrize(("home", "away"), [("cpu", "cuda:0"), ("cuda:0", "cpu")])
+@pytest.mark.parametrize(
+    ("home", "away", "step"),
+    [
+        *[("cpu", "cuda:0", step) for step in ("with_rooms", "gather", "spread")],
+        *[("cuda:0", "cpu", step) for step in ("gather", "spread")],
+    ],
+)
 def test_ctrl_c_among_bundles_changes_nothing(home, away, step, monkeypatch):
     torch.manual_seed(0)
     state = [torch.randn(500 + index % 3) for index in range(60_000)]

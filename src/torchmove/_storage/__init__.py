@@ -21,7 +21,7 @@ from torchmove._storage.binding import (
     rebinding,
     shell_rebinding,
 )
-from torchmove._storage.cutting import BITS, apart, copy_alone, cut, is_shared_out
+from torchmove._storage.cutting import BITS, apart, copy_alone, cut, filled, is_shared_out, many_like
 from torchmove._storage.modes import makes_fakes, plain_torch, without_modes
 from torchmove._storage.reach import bytes_of, load_of, packed, reached
 from torchmove._storage.reading import (
@@ -46,6 +46,7 @@ __all__ = [
     "can_rebind_dense",
     "copy_alone",
     "cut",
+    "filled",
     "has_storage",
     "held_elsewhere",
     "is_shared_out",
@@ -55,6 +56,7 @@ __all__ = [
     "look_at_any",
     "look_at_wholes",
     "makes_fakes",
+    "many_like",
     "multiplied_bytes",
     "offset_of",
     "packed",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,26 +15,26 @@ from torchmove._storage.reading import NAMED_TENSORS, has_storage, window_of
 
 
 def apart(slabs: Sequence[Tensor]) -> list[Tensor]:
-    """The rows of some tensors of one dtype, each in a storage of its own, bit for bit."""
-    rows_of = _apart_on_gpu if slabs[0].device.type == "cuda" else _apart
-    return [copy for slab in slabs for copy in rows_of(slab)]
-
-
-def _apart(slab: Tensor) -> Iterable[Tensor]:
+    """The rows of some tensors in host memory, each in a storage of its own."""
     rows: Any = torch.unbind_copy  # torch's stubs know only the form that fills given tensors
-    return map(_copied, slab) if is_shared_out(slab[0]) else rows(slab)
+    return [copy for slab in slabs for copy in (map(_copied, slab) if is_shared_out(slab[0]) else rows(slab))]
 
 
-def _apart_on_gpu(slab: Tensor) -> Iterable[Tensor]:
-    """One call makes them all, whatever they hold at first, and one fills them: mostly nothing is done for each."""
-    seen = slab if slab.dtype in _MULTIPLIED else slab.view(BITS[slab.dtype.itemsize])
-    seen = seen.unsqueeze(1) if seen.dim() == 1 else seen
-    count, length = seen.shape[:2]
-    made = list(torch._foreach_mul([seen[0]] * count, 1))
-    torch.split_with_sizes_copy(seen.flatten(0, 1), [length] * count, out=made)
-    if seen.dtype is not slab.dtype:
-        made = [copy.view(slab.dtype) for copy in made]
-    return made if slab.dim() > 1 else [copy.view(()) for copy in made]
+def many_like(one: Tensor, count: int, device: torch.device) -> list[Tensor]:
+    """Room for so many tensors, each in a storage of its own, all of it made in one call. `filled` makes them of it."""
+    dtype = one.dtype if one.dtype in _MULTIPLIED else BITS[one.dtype.itemsize]
+    prototype = torch.empty(one.shape or (1,), dtype=dtype, device=device)
+    return list(torch._foreach_mul([prototype] * count, 1))
+
+
+def filled(rooms: list[Tensor], slab: Tensor) -> list[Tensor]:
+    """The rows of a tensor, bit for bit, each in one of the rooms: one call fills them all."""
+    first = rooms[0]
+    rows = slab.view(first.dtype).view(len(rooms) * len(first), *first.shape[1:])
+    torch.split_with_sizes_copy(rows, [len(first)] * len(rooms), out=rooms)
+    if first.dtype is not slab.dtype:
+        rooms = [room.view(slab.dtype) for room in rooms]
+    return rooms if slab.dim() > 1 else [room.view(()) for room in rooms]
 
 
 # What many numbers are multiplied by one as, at once, on a GPU; others are seen as integers of their size.

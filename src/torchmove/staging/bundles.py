@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove._storage import apart, copy_alone, is_shared_out
+from torchmove._storage import apart, copy_alone, filled, is_shared_out, many_like
 from torchmove.staging.traffic import Cancelled, Road, Slot, Traffic
 
 _MOST = 8192  # tensors in a bundle
@@ -30,26 +30,33 @@ class Bundle(NamedTuple):
     groups: list[list[Tensor]]
     keys: list[int]
     nbytes: int
+    rooms: Sequence[list[Tensor]] = ()  # for the copies of each group, on a device
+
+    def with_rooms(self, device: torch.device) -> Bundle:
+        return self._replace(rooms=[many_like(group[0], len(group), device) for group in self.groups])
 
     @property
     def dtype(self) -> torch.dtype:
         return self.groups[0][0].dtype
 
     def gather(self, out: Tensor) -> None:
-        for group, room in zip(self.groups, self.rooms(out), strict=True):
-            if is_shared_out(room[0]):
-                for tensor, row in zip(group, room, strict=True):
+        for group, part in zip(self.groups, self.parts(out), strict=True):
+            if is_shared_out(part[0]):
+                for tensor, row in zip(group, part, strict=True):
                     copy_alone(tensor, row)
-            elif room.dim() > 1:
-                torch.cat(group, out=room.flatten(0, 1))
+            elif part.dim() > 1:
+                torch.cat(group, out=part.flatten(0, 1))
             else:
-                torch.stack(group, out=room)
+                torch.stack(group, out=part)
 
     def spread(self, slab: Tensor) -> list[Tensor]:
         """Copies like the tensors, each with a storage of its own, from a slab into which such were gathered."""
-        return apart(self.rooms(slab))
+        parts = self.parts(slab)
+        if not self.rooms:
+            return apart(parts)
+        return [copy for rooms, part in zip(self.rooms, parts, strict=True) for copy in filled(rooms, part)]
 
-    def rooms(self, slab: Tensor) -> list[Tensor]:
+    def parts(self, slab: Tensor) -> list[Tensor]:
         """The place of each group in a flat tensor, a row for each of its tensors."""
         parts = slab.split([len(group) * group[0].numel() for group in self.groups])  # type: ignore[no-untyped-call]
         return [part.view(len(group), *group[0].shape) for part, group in zip(parts, self.groups, strict=True)]
@@ -87,7 +94,8 @@ def bundled(tensors: Sequence[Tensor], kinds: Iterable[Kind], keys: Sequence[int
 class Bundles(Traffic[Bundle]):
     """Bundles on their way, each by a worker and through a slot of its own; `arrived` is told the keys and the copies.
 
-    They are made and taken apart on the given stream: memory of another one would be of no use to it later.
+    Device memory is asked for by the caller, as it would be for large blocks: however many ask for it, they are served
+    one after the other. It is of the given stream, and of no use to another one later.
     """
 
     def __init__(self, road: Road, bundles: Iterable[Bundle], arrived: Arrived) -> None:
@@ -95,13 +103,13 @@ class Bundles(Traffic[Bundle]):
         self.bundles, self.arrived = bundles, arrived
 
     def to_device(self) -> None:
-        self.run(partial(self.share, self.up))
+        self.run(partial(self.share, self.up), (bundle.with_rooms(self.stream.device) for bundle in self.bundles))
 
     def to_host(self) -> None:
-        self.run(partial(self.share, self.down))
+        self.run(partial(self.share, self.down), self.bundles)
 
     def share(self, carry: Callable[[Bundle, Slot], None]) -> None:
-        for bundle in self.bundles:
+        while (bundle := self.handed.get()) is not None:
             if not self.free:
                 self.receive()
             if self.cancelled:
@@ -119,18 +127,18 @@ class Bundles(Traffic[Bundle]):
     def up(self, bundle: Bundle, slot: Slot) -> None:
         slot.event.synchronize()  # what it held last has crossed the link
         with torch.cuda.device(self.stream.device), torch.cuda.stream(self.stream):
-            room = slot.bytes[: bundle.nbytes].view(bundle.dtype)
-            bundle.gather(room)
-            slab = room.to(self.stream.device, non_blocking=True)
+            host = slot.bytes[: bundle.nbytes].view(bundle.dtype)
+            bundle.gather(host)
+            slab = host.to(self.stream.device, non_blocking=True)
             slot.event.record(self.stream)
             self.arrived(bundle.keys, bundle.spread(slab))
 
     def down(self, bundle: Bundle, slot: Slot) -> None:
         with torch.cuda.device(self.stream.device), torch.cuda.stream(self.stream):
-            room = slot.bytes[: bundle.nbytes].view(bundle.dtype)
-            slab = torch.empty_like(room, device=self.stream.device)
+            host = slot.bytes[: bundle.nbytes].view(bundle.dtype)
+            slab = torch.empty_like(host, device=self.stream.device)
             bundle.gather(slab)
-            room.copy_(slab, non_blocking=True)
+            host.copy_(slab, non_blocking=True)
             slot.event.record(self.stream)
             slot.event.synchronize()
-            self.arrived(bundle.keys, bundle.spread(room))
+            self.arrived(bundle.keys, bundle.spread(host))

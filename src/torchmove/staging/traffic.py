@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Generic, NamedTuple, TypeVar
 
@@ -42,6 +42,7 @@ class Traffic(Generic[Load]):
     def __init__(self, road: Road) -> None:
         slots, self.workers, self.stream, self.advance = road
         self.free = [Slot(part, torch.cuda.Event()) for part in slots]  # type: ignore[no-untyped-call]
+        self.handed: SimpleQueue[Load | None] = SimpleQueue()  # by the caller; None: that was all
         self.at_work: dict[int, tuple[Load, Slot]] = {}  # with the workers, by ticket
         self.done: Done = SimpleQueue()
         self.cancelled = False
@@ -64,8 +65,8 @@ class Traffic(Generic[Load]):
             self.at_work.pop(self.done.get()[0])
         self.stream.synchronize()
 
-    def run(self, work: Callable[[], None]) -> None:
-        """In a thread of its own: a Ctrl-C meets the caller, who waits, and never the traffic."""
+    def run(self, work: Callable[[], None], loads: Iterable[Load] = ()) -> None:
+        """In a thread of its own: a Ctrl-C meets the caller, who hands over loads and waits, and never the traffic."""
         errors: list[BaseException] = []
         running = threading.Lock()
         running.acquire()
@@ -74,6 +75,11 @@ class Traffic(Generic[Load]):
         try:
             with HeldInterrupts():
                 thread.start()
+            for load in loads:
+                self.handed.put(load)
+                if not running.locked():
+                    break  # it has failed
+            self.handed.put(None)
             running.acquire()
         except BaseException:
             self.cancelled = True
@@ -81,6 +87,7 @@ class Traffic(Generic[Load]):
         finally:
             # Before Python 3.13 an interrupted join takes the thread for ended.
             with HeldInterrupts():
+                self.handed.put(None)
                 if thread.ident is not None:
                     thread.join()
                 del thread  # Python code runs as it goes, in which a Ctrl-C would be dropped
