@@ -31,7 +31,7 @@ LAYERS: list[set[str]] = [
         "_fsdp",
     },
     {"_storage"},
-    {"staging", "_blocks", "_freeing", "_carried"},
+    {"staging", "_blocks", "_freeing", "_carried", "_finds"},
     {"readers", "movers", "_rules", "_digest", "_held"},
     {"_walk", "_places", "_council"},
     {"_survey", "_plan", "_apply", "_verify"},

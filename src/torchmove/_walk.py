@@ -18,6 +18,7 @@ from torch import Tensor
 
 from torchmove import _devices, _paths
 from torchmove._carried import hung_on, on_class
+from torchmove._finds import Finds
 from torchmove._paths import Path, make_path
 from torchmove._records import (
     Also,
@@ -28,11 +29,9 @@ from torchmove._records import (
     GradientsOf,
     Level,
     Looks,
-    Origins,
     Owner,
     Reader,
     Role,
-    Run,
     Shell,
     StateOfEach,
     States,
@@ -56,14 +55,11 @@ class _Stair(NamedTuple):
     owner: Owner | None
 
 
-class Walk:
+class Walk(Finds):
     """One survey under way. Walks with a stack of its own: a state may be deeper than Python's."""
 
     def __init__(self) -> None:
-        self.tensors: list[Tensor] = []  # every one, in the order in which they were found
-        self.origins = Origins()
-        self.seen: dict[int, int] = {}  # which of them it is, by its id
-        self.also: list[Also] = []
+        super().__init__()
         self.windows: list[int] = []  # which of them are windows on storages
         self.looks = Looks.none()  # what was read of the windows
         self.wholes: list[int] = []
@@ -125,9 +121,13 @@ class Walk:
         return True
 
     def visit_bunch(self, bunch: Bunch, stair: _Stair) -> bool:
+        return self.see_bunch(bunch, stair.path)
+
+    def see_bunch(self, bunch: Bunch, before: Path) -> bool:
         """See to many children. True: some are holders, which come next."""
         how, entries, role, owner, at = bunch
-        before = self.step(stair.path, *at) if at else stair.path
+        if at:
+            before = self.step(before, *at)
         if len(entries) > _MANY and self.all_known(bunch, before):
             return False
         seen, tensors, keys, rest = self.seen, self.tensors, [], []
@@ -150,28 +150,23 @@ class Walk:
             self.stack.append(_make_stair((iter(rest), before, entries, role, owner)))
         return bool(rest)
 
-    def all_new(self, values: list[Tensor], run: Run) -> bool:
-        """If these are tensors that were not found yet, they are now."""
-        ids = list(map(id, values))
-        if not set(map(type, values)) <= PLAIN or len({*ids}) < len(ids) or any(map(self.seen.__contains__, ids)):
-            return False
-        self.seen.update(zip(ids, count(len(self.tensors))))
-        self.tensors += values
-        self.origins.add(run, len(values))
-        return True
-
-    def all_known(self, bunch: Bunch, before: Path) -> bool:
-        """If these are tensors that were all found before, they are noted; such are the parameters of an optimizer."""
-        ids = list(map(id, bunch.entries.values()))
-        if not all(map(self.seen.__contains__, ids)):
-            return False
-        self.also.append(Also(ids, before, bunch.how, list(bunch.entries)))
-        return True
-
     def visit(self, child: Child, stair: _Stair) -> bool:
         """See to one child. True: it has children of its own, which come next."""
         how, what, value, role, owner = child
         kind = type(value)
+        if kind not in self.readers and not self.is_holder(kind, child, stair):
+            return False
+        if id(value) in self.holders:
+            return False
+        path = self.step(stair.path, how, what)
+        # A level is made by a reader on the way and gone at once: its id is not its own.
+        if kind is not Level:
+            self.holders[id(value)] = (value, path)
+        return self.open(value, path, role or stair.role, owner or stair.owner)
+
+    def is_holder(self, kind: type, child: Child, stair: _Stair) -> bool:
+        """If it is not, it is seen to."""
+        how, what, value, role, owner = child
         if issubclass(kind, Tensor):
             before, how, what = self.step(stair.path, how, what)
             self.find(value, before, how, what, role or stair.role or "tensor", owner or stair.owner)
@@ -180,13 +175,6 @@ class Walk:
             if kind in _DEVICE_KINDS:
                 self.note_device(child, stair)
             return False
-        if id(value) in self.holders:
-            return False
-        path = self.step(stair.path, how, what)
-        # A level is made by a reader on the way and gone at once: its id is not its own.
-        if kind is not Level:
-            self.holders[id(value)] = (value, path)
-        self.open(value, path, role or stair.role, owner or stair.owner)
         return True
 
     def step(self, before: Path, how: str, what: Any) -> Path:
@@ -195,22 +183,18 @@ class Walk:
             what = _paths.NOWHERE if index is None else self.origins.of(index).path
         return make_path((before, how, what))
 
-    def open(self, value: Any, path: Path, role: Role | None, owner: Owner | None) -> None:
+    def open(self, value: Any, path: Path, role: Role | None, owner: Owner | None) -> bool:
+        """True: there is something in it, which comes next."""
         kind = type(value)
         reader = self.readers.get(kind)
         if reader is None:
             reader = self.readers[kind] = reader_for(kind)
             self.told += [Told(path, value, fact) for fact in on_class(kind)]
-        self.stack.append(_make_stair((iter(reader(value)), path, value, role, owner)))
-
-    def find(self, tensor: Tensor, before: Path | None, how: str, what: Any, role: Role, owner: Owner | None) -> None:
-        me = id(tensor)
-        if me in self.seen:
-            self.also.append(Also((me,), before, how, (what,)))
-        else:
-            self.seen[me] = len(self.tensors)
-            self.tensors.append(tensor)
-            self.origins.add(make_several((before, how, (what,), role, owner)), 1)
+        children = reader(value)
+        if type(children) is Bunch:
+            return self.see_bunch(children, path)
+        self.stack.append(_make_stair((iter(children), path, value, role, owner)))
+        return True
 
     def note_device(self, child: Child, stair: _Stair) -> None:
         if _devices.remembered(child.what, child.value, stair.path.what) is not None:

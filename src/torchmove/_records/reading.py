@@ -127,6 +127,9 @@ class Fact(NamedTuple):
 
 
 class Reader(Protocol):
-    """Says what is inside one kind of holder, from stored state alone: no property and no user code runs."""
+    """Says what is inside one kind of holder, from stored state alone: no property and no user code runs.
 
-    def __call__(self, holder: Any, /) -> Iterable[Child | Bunch | States | Fact]: ...
+    A bunch that is returned, and not yielded, is all that there is.
+    """
+
+    def __call__(self, holder: Any, /) -> Iterable[Child | Bunch | States | Fact] | Bunch: ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from torchmove._records import Reader
+from torchmove._records import Bunch, Reader
 from torchmove.readers import containers, functions, libraries, modules, objects, optimizers, outside, wrappers
 
 __all__ = ["reader_for", "register_reader"]
@@ -42,7 +42,8 @@ def reader_for(kind: type) -> Reader:
 def _one_after_the_other(*readers: Reader) -> Reader:
     def read(holder: Any) -> Iterator[Any]:
         for reader in readers:
-            yield from reader(holder)
+            inside = reader(holder)
+            yield from [inside] if type(inside) is Bunch else inside
 
     return read
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -23,32 +25,81 @@ _REGISTERED = {"_parameters", "_buffers", "_modules"}
 # What every module has in the beginning: the registered, and containers for hooks that are nearly always empty.
 _STANDARD = list(vars(nn.Module()))
 _HOOKS = [name for name in _STANDARD if name not in _REGISTERED and name != "training"]
-_hooks = itemgetter(*_HOOKS)
+_hooks = itemgetter(*map(_STANDARD.index, _HOOKS))  # by their places
 _PLAIN_CONTAINERS = {dict, OrderedDict, list, set, tuple}  # most modules have a dozen of them, for hooks, all empty
 # Their children are reached by index or key; those of all others by name.
 _INDEXED = (nn.Sequential, nn.ModuleList)
 _KEYED = (nn.ModuleDict, nn.ParameterDict)
+_NUMBERS = {int, float, bool, type(None)}
+_SIMPLE = ATOMS | {tuple, list}  # of numbers: shapes, strides, paddings
+_ODD = (nn.ParameterList, parametrize.ParametrizationList, fx.GraphModule)
 
 
-def read(module: nn.Module) -> Iterator[Child | Bunch | Fact]:
+def read(module: Any) -> Iterable[Child | Bunch | Fact] | Bunch:
     stored = object.__getattribute__(module, "__dict__")
-    kind = type(module)
+    kind: Any = type(module)
+    how, indexed, is_odd = _form_of(kind)
+    if is_odd or not _holds_registered_alone(stored):
+        return _read_all(module, stored)
+    # Nearly all modules; and most of them have parameters and nothing else.
+    parameters, buffers, children = stored["_parameters"], stored["_buffers"], stored["_modules"]
+    bunch = make_bunch((how, parameters, "parameter", None, None))
+    if not buffers and not children:
+        return bunch
+    return [bunch, make_bunch((how, buffers, "buffer", None, None)), *_children(children, how, indexed)]
+
+
+class _Form(NamedTuple):
+    """What the class of a module says."""
+
+    how: str  # its tensors and children are reached
+    indexed: bool  # its children are, by their numbers
+    is_odd: bool  # it is more than what it has stored, or stores it in a way of its own
+
+
+@lru_cache(256)  # some programs make a class for every module
+def _form_of(kind: type) -> _Form:
+    how = ITEM if issubclass(kind, _KEYED) else ATTRIBUTE
+    return _Form(how, issubclass(kind, _INDEXED), issubclass(kind, _ODD))
+
+
+def _holds_registered_alone(stored: dict[str, Any]) -> bool:
+    """No hooks, no attributes of its own but numbers and the like. All of it is looked at by a few calls."""
+    names, values = list(stored), list(stored.values())
+    if names[: len(_STANDARD)] != _STANDARD or any(_hooks(values)):
+        return False
+    own = values[len(_STANDARD) :]
+    kinds = {*map(type, own)}
+    if kinds <= _NUMBERS:
+        return True
+    if "_hf_hook" in stored or any("device" in name for name in names[len(_STANDARD) :]):
+        return False
+    inside = chain.from_iterable(value for value in own if type(value) in (tuple, list))
+    return kinds <= _SIMPLE and {*map(type, inside)} <= _NUMBERS
+
+
+def _children(modules: dict[str, Any], how: str, indexed: bool) -> Iterator[Child]:
+    for name, value in modules.items():
+        number = indexed and name.isdigit()
+        yield make_child((ITEM, int(name), value, None, None) if number else (how, name, value, None, None))
+
+
+def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Bunch | Fact]:
+    kind: Any = type(module)
+    how, indexed, _ = _form_of(kind)
     if "_hf_hook" in stored:
         yield _PLACED_BY_ACCELERATE
     if issubclass(kind, parametrize.ParametrizationList) and parametrize._cache_enabled:
         yield _CACHED
     if issubclass(kind, fx.GraphModule):
         yield from _baked_devices(module)
-    how = ITEM if issubclass(kind, _KEYED) else ATTRIBUTE
     if stored.get("_parameters"):
         yield _parameters(kind, how, stored["_parameters"])
     if stored.get("_buffers"):
         yield make_bunch((how, stored["_buffers"], "buffer", None, None))
-    for name, value in stored.get("_modules", {}).items():
-        indexed = issubclass(kind, _INDEXED) and name.isdigit()
-        yield make_child((ITEM, int(name), value, None, None) if indexed else (how, name, value, None, None))
+    yield from _children(stored.get("_modules", {}), how, indexed)
     computed = _computed_names(stored) if stored.get("_forward_pre_hooks") else ()
-    for name in _others(stored):
+    for name in [name for name in stored if name not in _REGISTERED]:
         value = stored[name]
         kind = type(value)
         if kind is str and name.endswith("device"):
@@ -63,7 +114,7 @@ def read(module: nn.Module) -> Iterator[Child | Bunch | Fact]:
 
 
 def read_sharded(module: Any) -> Iterator[Child | Bunch | Fact]:
-    yield from read(module)
+    yield from _read_all(module, object.__getattribute__(module, "__dict__"))
     shards = list(_fsdp.shards_of(module))
     if in_live_graphs([whole for whole in map(_fsdp.whole_of, shards) if whole is not None]):
         yield Fact("R033", "a forward pass has used its shards and its graph can still run backward", _DROP_THE_GRAPH)
@@ -78,14 +129,6 @@ def read_sharded(module: Any) -> Iterator[Child | Bunch | Fact]:
 
 
 _DROP_THE_GRAPH = "drop the loss and the outputs (del loss), or call backward() first"
-
-
-def _others(stored: dict[str, Any]) -> list[str]:
-    """The names of what is not registered. A look at all hooks at once saves a look at each, in nearly every module."""
-    names = list(stored)
-    if names[: len(_STANDARD)] == _STANDARD and not any(_hooks(stored)):
-        return names[len(_STANDARD) :]
-    return [name for name in names if name not in _REGISTERED]
 
 
 def _parameters(kind: type, how: str, registered: dict[str, Any]) -> Bunch:
