@@ -234,15 +234,16 @@ class Walk(Finds):
 
     def find_gradients(self, wave: Sequence[int], tensors: Sequence[Tensor], requires: Sequence[bool]) -> None:
         self.trained += (trained := [*compress(wave, requires)])
-        results = [index for index in trained if self.tensors[index].grad_fn is not None]
-        if results:
-            self.results += results
+        graphs = [*map(_grad_fn, compress(tensors, requires))]
+        if graphs.count(None) < len(graphs):
+            self.results += [index for index, graph in zip(trained, graphs, strict=True) if graph is not None]
             # Asking the result of a computation for its gradient is answered with a warning.
             wave = [index for index in wave if self.tensors[index].grad_fn is None]
             tensors = [self.tensors[index] for index in wave]
-        gradients = [(index, each) for index, each in zip(wave, map(_grad, tensors), strict=True) if each is not None]
-        if gradients:
-            self.find_each(gradients)
+        gradients = [*map(_grad, tensors)]
+        if gradients.count(None) < len(gradients):
+            found = zip(wave, gradients, strict=True)
+            self.find_each([(index, gradient) for index, gradient in found if gradient is not None])
 
     def find_each(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
         ids = [id(self.tensors[index]) for index, _ in gradients]
@@ -298,6 +299,6 @@ _MANY = 16
 _DEVICE_KINDS = {torch.device, str, int}
 # Like _Stair(...), from a tuple, and cheaper.
 _make_stair = partial(tuple.__new__, _Stair)
-_grad = attrgetter("grad")
+_grad, _grad_fn = attrgetter("grad"), attrgetter("grad_fn")
 # What the collector sees behind a tensor that carries nothing: its type.
 _BARE = len(gc.get_referents(torch.empty(0, device="cpu")))
