@@ -6,6 +6,8 @@ counters       how often was a block written to, as far as torch counts?
 fingerprints   are the bytes on the device still those of the host copy?
 mirrors        which block is where in the arena, and whether it is true there
 segments       room on a device for what wakes
+leaving        a block on its way off a device
+changes        which blocks have changed there
 down, up       the movers
 homes          the way back
 resting        park and wake

@@ -31,10 +31,10 @@ class Taker:
     def __init__(self, device: torch.device, *, by_rows: bool | None = None) -> None:
         self.by_rows = _multiplies_bytes(device) if by_rows is None else by_rows
         if self.by_rows:
-            self.columns = (_random(_ROW * _COLUMNS, device) | 1).to(torch.int8).view(_COLUMNS, _ROW)
-            self.factors = _random(MIB // _ROW * _COLUMNS, device) | 1
+            self.columns = _odd_bytes().to(device)
+            self.factors = _odd_numbers(MIB // _ROW * _COLUMNS).to(device)
         else:
-            self.factors = _random(_WORDS, device) | 1
+            self.factors = _odd_numbers(_WORDS).to(device)
         self.at_once = 1024 * MIB if self.by_rows else 32 * MIB
 
     def take(self, flat: Tensor) -> Tensor:
@@ -66,13 +66,20 @@ def _rounded(count: int, unit: int) -> int:
     return -(-count // unit) * unit
 
 
-def _random(count: int, device: torch.device) -> Tensor:
-    """As good as random, and the same every time."""
-    mixed = torch.arange(1, count + 1, device=device)
+@cache
+def _odd_numbers(count: int) -> Tensor:
+    """As good as random, and the same every time. In host memory, where they are kept: to send them takes less time
+    than to have a device make them."""
+    mixed = torch.arange(1, count + 1, device="cpu")
     for factor, shift in ((-7046029254386353131, 29), (-4658895280553007687, 32)):
         mixed *= factor
         mixed ^= mixed >> shift
-    return mixed
+    return mixed | 1
+
+
+@cache
+def _odd_bytes() -> Tensor:
+    return _odd_numbers(_ROW * _COLUMNS).to(torch.int8).view(_COLUMNS, _ROW)
 
 
 @cache

@@ -32,12 +32,11 @@ class Homes:
 
 
 def homes_of(plan: Plan, keep: Sequence[Any] = ()) -> Homes:
-    slots, moving = plan.inventory.slots, {*plan.moves.slots()}
-    homes = zip(slots.tensors, slots.looks.devices, strict=True)
-    known = {
-        id(tensor): (weakref.ref(tensor), home if index in moving else None)
-        for index, (tensor, home) in enumerate(homes)
-    }
+    slots = plan.inventory.slots
+    homes: list[torch.device | None] = [None] * len(slots)
+    for index in plan.moves.slots():
+        homes[index] = slots.looks.devices[index]
+    known = dict(zip(map(id, slots.tensors), zip(map(weakref.ref, slots.tensors), homes, strict=True), strict=True))
     weight: Counter[torch.device] = Counter()
     for (home, _), indices in plan.moves.ways.items():
         weight[home] += sum(plan.moves.nbytes[index] for index in indices)

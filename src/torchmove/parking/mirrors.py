@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from torchmove._records import Load
 from torchmove.parking.arena import Arena, Span
 from torchmove.parking.counters import Versions
 from torchmove.parking.lanes import Piece
@@ -50,8 +51,9 @@ class _Ref(weakref.ref[Tensor]):
 class _Loan(NamedTuple):
     """A tensor on the CPU that looks at a mirror, and what its storage holds of the arena for as long as it lives."""
 
-    view: memoryview
+    kind: Kind
     tensor: Tensor
+    view: weakref.ref[memoryview]
 
 
 @dataclass(eq=False)
@@ -70,9 +72,9 @@ class Mirror:
 
     def lend(self, kind: Kind) -> Tensor:
         loan, self._next = self._next, None
-        if loan is None or (loan.tensor.dtype, loan.tensor.shape) != kind:
+        if loan is None or loan.kind != kind:
             loan = self._loan(kind)
-        self.lent = weakref.ref(loan.view)
+        self.lent = loan.view
         return loan.tensor
 
     def prepare(self, kind: Kind) -> None:
@@ -81,15 +83,18 @@ class Mirror:
 
     def _loan(self, kind: Kind) -> _Loan:
         view, (dtype, shape) = self.span.lend(), kind
-        return _Loan(view, torch.frombuffer(view, dtype=dtype).view(shape))
+        return _Loan(kind, torch.frombuffer(view, dtype=dtype).view(shape), weakref.ref(view))
 
 
 Kind = tuple[torch.dtype, torch.Size]
 
 
-def kind_of(source: Tensor, nbytes: int, *, dense: bool) -> Kind:
-    """What looks at a mirror: the like of the source, or its bytes."""
-    return (source.dtype, source.shape) if dense else (torch.uint8, torch.Size([nbytes]))
+def kind_of(load: Load, number: int, nbytes: int) -> Kind:
+    """What looks at the mirror of a block: the like of the source, or its bytes."""
+    if not load.dense[number]:
+        return torch.uint8, torch.Size([nbytes])
+    looks, first = load.moves.blocks.looks, load.moves.firsts[number]
+    return looks.dtypes[first], looks.shapes[first]
 
 
 class Wanted(Protocol):
@@ -101,6 +106,8 @@ class Wanted(Protocol):
     def nbytes(self) -> int: ...
     @property
     def group(self) -> int: ...
+    @property
+    def address(self) -> int: ...
 
 
 class Mirrors:
@@ -118,7 +125,8 @@ class Mirrors:
         return mirror if mirror is not None and mirror.tensor() is tensor else None
 
     def reserve(self, wanted: Sequence[Wanted], *, locked: bool, most: int | None) -> list[Mirror | None]:
-        """For each a mirror of its size, as far as `most` bytes of arena allow."""
+        """For each a mirror of its size, as far as `most` bytes of arena allow. New ones lie side by side as the blocks
+        do, group by group."""
         self.sweep()
         found: list[Mirror | None] = [self.of(each.source) for each in wanted]
         missing: list[int] = []
@@ -126,6 +134,7 @@ class Mirrors:
             span = None if mirror is None or mirror.is_lent else mirror.span
             if span is None or span.nbytes != wanted[index].nbytes or span.extent.locked != locked:
                 missing.append(index)
+        missing.sort(key=lambda index: (wanted[index].group, wanted[index].address))
         self._drop([mirror for index in missing if (mirror := found[index]) is not None])
         spans = self.arena.take([wanted[index].nbytes for index in missing], locked=locked, most=most)
         for index, span in zip(missing, spans, strict=True):

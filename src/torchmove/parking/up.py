@@ -67,7 +67,7 @@ class Up:
                 self.make_room(those, target, load, copies)
                 self.carry(those, copies)
             for item in items:
-                item.mirror.prepare(kind_of(item.source, item.mirror.span.nbytes, dense=load.dense[item.number]))
+                item.mirror.prepare(kind_of(load, item.number, item.mirror.span.nbytes))
             copy_rest(load, copies, advance)
             return [copy for copy in copies if copy is not None]
 
