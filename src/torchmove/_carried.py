@@ -24,6 +24,9 @@ def hung_on(tensor: Tensor, besides: tuple[Tensor, ...] = ()) -> Iterator[Child]
 
 def on_class(kind: type) -> Iterator[Fact]:
     for base in kind.__mro__:
+        kinds = {*map(type, vars(base).values())}  # a few, of dozens of values
+        if not any(issubclass(each, (Tensor, functools._lru_cache_wrapper)) for each in kinds):
+            continue
         for name, value in vars(base).items():
             if issubclass(type(value), Tensor):
                 yield Fact("N021", f"{base.__name__}.{name} is a tensor on the class: it is out of reach and stays")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -103,7 +104,8 @@ class Bundles(Traffic[Bundle]):
         self.bundles, self.arrived = bundles, arrived
 
     def to_device(self) -> None:
-        self.run(partial(self.share, self.up), (bundle.with_rooms(self.stream.device) for bundle in self.bundles))
+        # No generator: it would close over this object, and an error in it keep that.
+        self.run(partial(self.share, self.up), map(Bundle.with_rooms, self.bundles, repeat(self.stream.device)))
 
     def to_host(self) -> None:
         self.run(partial(self.share, self.down), self.bundles)
