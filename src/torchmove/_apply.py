@@ -114,11 +114,11 @@ def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
 def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> None:
     """Tell the dense, which are many and simple, from those whose windows have to be cut."""
     shapes, strides = plan.inventory.slots.looks.shapes, plan.inventory.slots.looks.strides
+    dense = [*load.dense]
     # The step of a dimension of length 1 may be anything, and the copy's be another.
-    dense = [
-        is_so and (1 not in shapes[first] or copy.stride() == strides[first])
-        for first, is_so, copy in zip(plan.moves.firsts, load.dense, copied, strict=True)
-    ]
+    loose = {shape for shape in {*map(shapes.__getitem__, plan.moves.firsts)} if 1 in shape}
+    for index, first in enumerate(plan.moves.firsts) if loose else ():
+        dense[index] = dense[index] and (shapes[first] not in loose or copied[index].stride() == strides[first])
     for indices in plan.moves.ways.values():
         one = next((index for index in indices if dense[index]), None)
         if one is not None and not can_rebind_dense(load.sources[one], copied[one]):

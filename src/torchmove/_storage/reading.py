@@ -63,8 +63,9 @@ def _in_shared_memory(storages: Sequence[UntypedStorage], devices: Sequence[torc
     on_host = {device: device.type == "cpu" for device in {*devices}}
     if not any(on_host.values()):
         return [False] * len(storages)
+    shared = map(UntypedStorage.is_shared, storages)
     # Of other memory torch says that it is shared, or not, for reasons of its own.
-    return list(map(and_, map(on_host.__getitem__, devices), map(UntypedStorage.is_shared, storages)))
+    return list(shared if all(on_host.values()) else map(and_, map(on_host.__getitem__, devices), shared))
 
 
 def look_at_any(tensors: Sequence[Tensor]) -> Looks:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -23,12 +22,12 @@ from torchmove.parking.mirrors import Run
 Suspects = Mapping[Run, Sequence[Pair]]  # blocks whose fingerprints must tell, by the run that they came up in
 
 
-class _Difference(NamedTuple):
-    """From which MiB of a run on, and for each whether it is another than it was: on the device."""
+class _Asked(NamedTuple):
+    """From which MiB of a run on, and for each whether it is what it was: on the device."""
 
     run: Run
     first: int
-    differs: Tensor
+    are_same: Tensor
 
 
 class Doubts:
@@ -36,7 +35,7 @@ class Doubts:
 
     def __init__(self, suspects: Suspects, pairs: Sequence[Pair]) -> None:
         self._suspects = suspects
-        self._asked: list[_Difference] = []
+        self._asked: list[_Asked] = []
         takers: dict[torch.device, Taker] = {}
         with suppress(torch.OutOfMemoryError):  # a full card: what it is not asked travels
             for run, those in suspects.items():
@@ -44,7 +43,7 @@ class Doubts:
                 if device not in takers:
                     takers[device] = Taker(device)
                 for start, stop in _still_there(run, those, pairs):
-                    self._asked += _differences(run, those, start, stop, takers[device])
+                    self._asked += _asked(run, those, start, stop, takers[device])
 
     def changed(self) -> Iterator[Piece]:
         """Every MiB of the suspects in which a bit is another, or of which the device was not asked."""
@@ -58,14 +57,15 @@ class Doubts:
     def _answers(self) -> dict[Run, list[bool]]:
         """For every MiB of each run: is it the same? Read at once from each device."""
         same = {run: [False] * len(run.fingerprint) for run in self._suspects}
-        by_device: defaultdict[torch.device, list[_Difference]] = defaultdict(list)
+        by_device: defaultdict[torch.device, list[_Asked]] = defaultdict(list)
         for each in self._asked:
-            by_device[each.differs.device].append(each)
+            by_device[each.are_same.device].append(each)
         for those in by_device.values():
-            differ = iter(torch.cat([each.differs for each in those]).tolist())
-            for run, first, differs in those:
-                count = len(differs)
-                same[run][first : first + count] = [not each for each in islice(differ, count)]
+            answers, read = torch.cat([each.are_same for each in those]).tolist(), 0
+            for run, first, are_same in those:
+                count = len(are_same)
+                same[run][first : first + count] = answers[read : read + count]
+                read += count
         return same
 
 
@@ -85,7 +85,7 @@ def _still_there(run: Run, those: Sequence[Pair], pairs: Sequence[Pair]) -> list
     return covered
 
 
-def _differences(run: Run, those: Sequence[Pair], start: int, stop: int, taker: Taker) -> Iterator[_Difference]:
+def _asked(run: Run, those: Sequence[Pair], start: int, stop: int, taker: Taker) -> Iterator[_Asked]:
     """Of the MiB that are there as a whole."""
     end = run.piece.nbytes
     first, last = -(-(start - run.piece.address) // MIB), stop - run.piece.address
@@ -93,7 +93,7 @@ def _differences(run: Run, those: Sequence[Pair], start: int, stop: int, taker: 
     if first * MIB < last:
         part = run.piece.part(first * MIB, last)
         found = taker.take(part._replace(seen=those[0][0].seen).there())  # where blocks are seen, a run is one of them
-        yield _Difference(run, first, found != run.fingerprint[first : first + len(found)])
+        yield _Asked(run, first, found == run.fingerprint[first : first + len(found)])
 
 
 def _others(same: Sequence[bool], start: int, nbytes: int) -> Iterator[tuple[int, int]]:

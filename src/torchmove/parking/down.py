@@ -78,11 +78,11 @@ class Down:
     def reserve(self, items: Sequence[Leaving]) -> list[Pair]:
         """Those that the arena takes, each with its mirror."""
         pairs: list[Pair] = []
-        for locked in (True, False):
-            some = [item for item in items if is_addressed(item.device) == locked]
-            if some:
-                found = mirrors.reserve(some, locked=locked, most=self.host_bytes)
-                pairs += [(item, mirror) for item, mirror in zip(some, found, strict=True) if mirror is not None]
+        locked = {device: is_addressed(device) for device in {item.device for item in items}}
+        for is_locked in sorted({*locked.values()}, reverse=True):
+            some = [item for item in items if locked[item.device] == is_locked]
+            found = mirrors.reserve(some, locked=is_locked, most=self.host_bytes)
+            pairs += [(item, mirror) for item, mirror in zip(some, found, strict=True) if mirror is not None]
         if len(pairs) < len(items):
             self.why = f"host_bytes={self.host_bytes} is not enough for all of it"
         self.unchanged_bytes = sum(item.nbytes for item, _ in pairs)
