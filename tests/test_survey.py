@@ -8,12 +8,14 @@ import sys
 import threading
 from collections import Counter
 
+import pytest
 import torch
 from torch import nn
 from zoo import ZOO, numbers
 
 import torchmove as tm
 from torchmove._names import _unused
+from torchmove.readers import modules
 
 
 def paths(*objects):
@@ -158,3 +160,64 @@ def test_long_inventories_print_in_part_and_say_so():
     model = nn.ModuleList(nn.Linear(1, 1) for _ in range(100))
     assert "and 160 more" in str(tm.survey(model))
     assert len(json.loads(tm.survey(model).to_json())["tensors"]) == 200
+
+
+class Holding(nn.Module):
+    """Has what it is given before what every module has, or behind it."""
+
+    def __init__(self, held, first):
+        if first:
+            self.held = held
+        super().__init__()
+        self.weight = nn.Parameter(numbers(2))
+        if not first:
+            self.held = held
+
+
+HELD = {
+    "numbers": (1, 2.0, None),
+    "tensor": (1, numbers(3)),
+    "list": [numbers(3)],
+    "tuples": ((numbers(3),),),
+    "module": [nn.Linear(1, 1)],
+    "text": "cpu",
+    "function": numbers,
+}
+
+
+def found(*objects):
+    inventory = tm.survey(*objects)
+    devices = [(str(value.path), value.value) for value in inventory.device_values]
+    return [(str(slot.path), slot.role) for slot in inventory.slots], devices, [told.fact for told in inventory.told]
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("held", HELD)
+def test_what_a_module_holds_besides_is_found_wherever_it_has_it(held, first):
+    model = Holding(HELD[held], first)
+    slots, _, _ = found(model)
+    assert len(slots) == {"tensor": 2, "list": 2, "tuples": 2, "module": 3}.get(held, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "devices"),
+    [
+        ("device", "cpu", [("model.device", "cpu")]),
+        ("hf_device_map", {"": 0}, [("model.hf_device_map['']", 0)]),
+        ("where", torch.device("cpu"), [("model.where", torch.device("cpu"))]),
+        ("width", 3, []),
+        ("mode", "cpu", []),
+    ],
+)
+def test_a_device_that_a_module_remembers_is_found_among_numbers_and_texts(name, held, devices):
+    model = nn.Linear(1, 1)
+    setattr(model, name, held)
+    assert found(model)[1] == devices
+
+
+@pytest.mark.parametrize("kind", ZOO)
+def test_reading_a_module_quickly_finds_what_reading_all_of_it_finds(kind, monkeypatch):
+    objects = ZOO[kind]().objects
+    quickly = found(*objects)
+    monkeypatch.setattr(modules, "_holds_registered_alone", lambda stored: False)
+    assert found(*objects) == quickly
