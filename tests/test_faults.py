@@ -105,6 +105,9 @@ class WatchingMover:
     def finish(self) -> None:
         pass
 
+    def drop(self) -> None:
+        pass
+
     def alive(self) -> int:
         return sum(not each.expired() for each in self.made)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from zoo import ZOO, State
 
 import torchmove as tm
-from torchmove import _devices
+from torchmove import _apply, _devices
 from torchmove.parking import arena, fingerprints, lanes
 from torchmove.parking.mirrors import mirrors
 from torchmove.staging import CannotLock
@@ -445,6 +445,35 @@ def test_a_fault_on_the_way_changes_nothing(way, share, device, monkeypatch):
             tm.park(model, optimizer).wake()
     assert_same(before, trace(tensors))
     step(model, optimizer, 2)
+
+
+@pytest.mark.parametrize("step", ["_settle", "_wait_for"])
+def test_an_error_that_is_kept_holds_no_memory(step, device, monkeypatch):
+    model = nn.Linear(1000, 600).to(device)
+    tm.park(model).wake()
+    with monkeypatch.context() as patch:
+        make_it_fail(patch, _apply, step, 1)
+        with pytest.raises(tm.MoveFailed) as kept:
+            tm.park(model)
+    receipt = tm.move(model, to="cpu", mover="plain")
+    assert receipt.held == ()
+    assert kept.value.__cause__ is not None
+
+
+def test_a_tensor_that_looks_at_a_larger_storage_in_the_same_place_is_parked(twin):
+    count = 3 << 17  # elements of 4 bytes: one and a half MiB
+    tensor = torch.randn(count).to("twin:0")
+    tm.park(tensor).wake()
+    tensor.data = torch.randn(2 * count, device="twin:0")[:count]
+    # As if the new storage lay where the old one was, which happens when it pleases the allocator.
+    mirror, address = mirrors.of(tensor), tensor.data_ptr()
+    run = mirror.truth.run
+    run.piece, run.members = run.piece._replace(address=address), [(address, tensor.nbytes)]
+    mirror.truth = mirror.truth._replace(address=address)
+    expected = tensor.cpu()
+    with tm.parked(tensor):
+        assert torch.equal(tensor, expected)
+    assert torch.equal(tensor.cpu(), expected)
 
 
 def test_every_allocation_of_a_wake_may_fail(twin):

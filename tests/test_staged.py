@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import signal
 import subprocess
@@ -21,8 +22,9 @@ from zoo import random_bits
 
 import torchmove as tm
 from torchmove import staging
+from torchmove._interrupts import HeldInterrupts
 from torchmove.movers import staged
-from torchmove.staging import locked, slots
+from torchmove.staging import locked, slots, traffic
 from torchmove.staging.bundles import Bundle, bundled
 from torchmove.staging.pieces import Piece
 
@@ -527,6 +529,37 @@ def test_ctrl_c_among_bundles_changes_nothing(home, away, step, monkeypatch):
         assert torch.cuda.memory_allocated() == used
     tm.move(state, to=away, mover="staged")
     assert all(torch.equal(bits(tensor), each) for tensor, each in zip(state, expected, strict=True))
+
+
+@on_cuda
+def test_a_ctrl_c_upon_a_ctrl_c_leaves_no_thread_waiting(monkeypatch):
+    state = [torch.randn(500 + index % 3) for index in range(20_000)]
+    tm.move(state, to="cuda:0", mover="staged")
+    tm.move(state, to="cpu", mover="staged")
+    used = torch.cuda.memory_allocated()
+
+    class Late(HeldInterrupts):
+        """The second Ctrl-C comes before the first could be seen to."""
+
+        entered = itertools.count(1)
+
+        def __enter__(self):
+            if next(Late.entered) == 2:
+                raise KeyboardInterrupt
+            return super().__enter__()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(traffic, "HeldInterrupts", Late)
+        trap(patch, Bundle, "with_rooms", 2, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            tm.move(state, to="cuda:0", mover="staged")
+    for thread in threading.enumerate():
+        if "traffic" in thread.name:
+            thread.join(60)
+            assert not thread.is_alive()
+    gc.collect()  # the error that ended the thread, and its frames
+    assert {tensor.device.type for tensor in state} == {"cpu"}
+    assert torch.cuda.memory_allocated() == used
 
 
 def press_ctrl_c_at(monkeypatch: pytest.MonkeyPatch, owner: type, step: str, at: int) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import sys
 import threading
-from collections import Counter
+import weakref
+from collections import Counter, OrderedDict
 
 import pytest
 import torch
@@ -221,3 +223,61 @@ def test_reading_a_module_quickly_finds_what_reading_all_of_it_finds(kind, monke
     quickly = found(*objects)
     monkeypatch.setattr(modules, "_holds_registered_alone", lambda stored: False)
     assert found(*objects) == quickly
+
+
+def test_a_gradient_is_found_without_being_compared_with_anything():
+    class Unlike(torch.Tensor):
+        def __eq__(self, other):
+            raise AssertionError("compared")
+
+        __hash__ = torch.Tensor.__hash__
+
+    model = nn.Linear(3, 1, bias=False)
+    model.weight.grad = torch.zeros(1, 3).as_subclass(Unlike)
+    assert paths(model) == ["model.weight", "model.weight.grad"]
+
+
+def test_a_class_that_was_surveyed_can_be_forgotten():
+    def made():
+        held = numbers(3)
+
+        class Local(nn.Module):
+            def forward(self, x):
+                return x * held
+
+        return Local, weakref.ref(held)
+
+    kind, held = made()
+    tm.survey(kind())
+    del kind
+    gc.collect()
+    assert held() is None
+
+
+def test_a_device_that_is_given_does_not_hide_those_that_others_remember():
+    device, other = torch.device("cpu"), Holding(torch.device("cpu"), first=False)
+    assert [str(value.path) for value in tm.survey(device, other).device_values] == ["other.held"]
+
+
+@pytest.mark.parametrize("name", ["_parameters", "_buffers", "_modules"])
+def test_a_module_whose_containers_are_gone_is_read_as_far_as_it_goes(name):
+    model = nn.Sequential(nn.BatchNorm1d(2))
+    setattr(model[0], name, None)
+    left = {"_parameters": 3, "_buffers": 2, "_modules": 5}[name]
+    assert len(tm.survey(model).slots) == left
+
+
+def test_odd_names_and_odd_classes_are_read():
+    class Unhashable(type):
+        __hash__ = None
+
+    class Odd(nn.Module):
+        value = Unhashable("Value", (), {})()
+
+    model = Odd()
+    model.__dict__[5] = (1, 2)
+    model.weight = nn.Parameter(numbers(2))
+    assert paths(model) == ["model.weight"]
+    assert paths(nn.Sequential(OrderedDict({"\u00b2": nn.Linear(1, 1, bias=False)}))) == [
+        "getattr(model, '\u00b2').weight"
+    ]

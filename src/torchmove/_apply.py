@@ -107,6 +107,8 @@ def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
         copied.clear()
         for copies in made:
             copies.clear()
+        for job in jobs:
+            job.mover.drop()
         _roll_back(jobs, [], error, "copying")
     return made
 
@@ -190,6 +192,8 @@ def _commit(
                 made.copies.clear()
             for before in old:
                 before.keep()
+            for job in jobs:
+                job.mover.drop()
             _roll_back(jobs, undo, error, "committing")
         undo.clear()
         for made, before in zip(copies, old, strict=True):

@@ -24,8 +24,8 @@ def hung_on(tensor: Tensor, besides: tuple[Tensor, ...] = ()) -> Iterator[Child]
 
 def on_class(kind: type) -> Iterator[Fact]:
     for base in kind.__mro__:
-        kinds = {*map(type, vars(base).values())}  # a few, of dozens of values
-        if not any(issubclass(each, (Tensor, functools._lru_cache_wrapper)) for each in kinds):
+        kinds = {id(kind): kind for kind in map(type, vars(base).values())}  # a few, of dozens of values
+        if not any(issubclass(kind, (Tensor, functools._lru_cache_wrapper)) for kind in kinds.values()):
             continue
         for name, value in vars(base).items():
             if issubclass(type(value), Tensor):

@@ -76,9 +76,10 @@ class Walk(Finds):
 
     def enter(self, path: Path, value: Any) -> None:
         """Walk a given object."""
-        if issubclass(type(value), Tensor):
+        kind = type(value)
+        if issubclass(kind, Tensor):
             self.find(value, *path, "tensor", None)
-        elif type(value) not in ATOMS:
+        elif kind not in ATOMS and kind is not torch.device:
             self.open(value, path, None, None)
             self.climb()
 
@@ -235,13 +236,13 @@ class Walk(Finds):
     def find_gradients(self, wave: Sequence[int], tensors: Sequence[Tensor], requires: Sequence[bool]) -> None:
         self.trained += (trained := [*compress(wave, requires)])
         graphs = [*map(_grad_fn, compress(tensors, requires))]
-        if graphs.count(None) < len(graphs):
+        if not _are_none(graphs):
             self.results += [index for index, graph in zip(trained, graphs, strict=True) if graph is not None]
             # Asking the result of a computation for its gradient is answered with a warning.
             wave = [index for index in wave if self.tensors[index].grad_fn is None]
             tensors = [self.tensors[index] for index in wave]
         gradients = [*map(_grad, tensors)]
-        if gradients.count(None) < len(gradients):
+        if not _are_none(gradients):
             found = zip(wave, gradients, strict=True)
             self.find_each([(index, gradient) for index, gradient in found if gradient is not None])
 
@@ -293,6 +294,11 @@ class Walk(Finds):
         States: visit_states,
         Fact: visit_fact,
     }
+
+
+def _are_none(values: Sequence[Any]) -> bool:
+    """Told by their types: a tensor that is compared with None compares each of its elements."""
+    return {*map(type, values)} <= {type(None)}
 
 
 _MANY = 16

@@ -71,7 +71,8 @@ class Mover(Protocol):
     """Copies blocks. Returns for each a tensor on the target from which the windows are cut; changes nothing.
 
     `advance` is told how many bytes have arrived since it was told last. Copies may still be under way when `copy`
-    returns: `finish` waits for them, and changes nothing either.
+    returns: `finish` waits for them, and changes nothing either. Where the move has failed, `drop` lets go of what
+    they would have needed: the error may be kept, and hold the mover.
     """
 
     name: str
@@ -79,6 +80,8 @@ class Mover(Protocol):
     def copy(self, load: Load, advance: Advance) -> list[Tensor]: ...
 
     def finish(self) -> None: ...
+
+    def drop(self) -> None: ...
 
 
 class Held(NamedTuple):

@@ -20,3 +20,6 @@ class Plain:
 
     def finish(self) -> None:
         """Torch's own copies between kinds of memory are waited for as they are made."""
+
+    def drop(self) -> None:
+        """It keeps nothing."""

@@ -52,6 +52,9 @@ class Staged:
     def finish(self) -> None:
         """The traffic has ended before."""
 
+    def drop(self) -> None:
+        """It keeps nothing."""
+
 
 def _is_staged(home: torch.device, target: torch.device) -> bool:
     return {home.type, target.type} == {"cpu", "cuda"}

@@ -5,7 +5,6 @@ The device is asked, and its answer read when it is needed: nothing is waited fo
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -55,29 +54,21 @@ class Doubts:
                         yield item.piece(mirror, start, stop, start)
 
     def _answers(self) -> dict[Run, list[bool]]:
-        """For every MiB of each run: is it the same? Read at once from each device."""
+        """For every MiB of each run: is it the same?"""
         same = {run: [False] * len(run.fingerprint) for run in self._suspects}
-        by_device: defaultdict[torch.device, list[_Asked]] = defaultdict(list)
-        for each in self._asked:
-            by_device[each.are_same.device].append(each)
-        for those in by_device.values():
-            answers, read = torch.cat([each.are_same for each in those]).tolist(), 0
-            for run, first, are_same in those:
-                count = len(are_same)
-                same[run][first : first + count] = answers[read : read + count]
-                read += count
+        for run, first, are_same in self._asked:
+            same[run][first : first + len(are_same)] = are_same.tolist()
         return same
 
 
 def _still_there(run: Run, those: Sequence[Pair], pairs: Sequence[Pair]) -> list[tuple[int, int]]:
     """From where to where on the device there is one block of the run behind the other."""
-    if len(those) == len(run.members):
-        return [(run.piece.address, run.piece.address + run.piece.nbytes)]
-    present = {(item.address, item.nbytes) for item, _ in pairs}
+    members: Sequence[tuple[int, int]] = run.members
+    if len(those) < len(members):
+        present = {(item.address, item.nbytes) for item, _ in pairs}
+        members = [member for member in members if member in present]
     covered: list[tuple[int, int]] = []
-    for address, nbytes in run.members:
-        if (address, nbytes) not in present:
-            continue
+    for address, nbytes in members:
         if covered and rounded(covered[-1][1]) == address:
             covered[-1] = (covered[-1][0], address + nbytes)
         else:
@@ -92,7 +83,10 @@ def _asked(run: Run, those: Sequence[Pair], start: int, stop: int, taker: Taker)
     last = end if last >= end else last // MIB * MIB
     if first * MIB < last:
         part = run.piece.part(first * MIB, last)
-        found = taker.take(part._replace(seen=those[0][0].seen).there())  # where blocks are seen, a run is one of them
+        seen = those[0][0].seen  # where blocks are seen, a run is one of them
+        if seen is not None:
+            part = part._replace(seen=seen[first * MIB : last])
+        found = taker.take(part.there())
         yield _Asked(run, first, found == run.fingerprint[first : first + len(found)])
 
 

@@ -41,6 +41,9 @@ class Down:
                 self.send([*doubts.changed()])
         self.lane.finish(self.advance)
 
+    def drop(self) -> None:
+        self.doubts = None
+
     def copy(self, load: Load, advance: Advance) -> list[Tensor]:
         self.advance = advance
         with mirrors.guard:

@@ -18,7 +18,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from torchmove._storage import multiplied_bytes
+from torchmove._storage import multiplied_bytes, without_modes
 
 MIB = 1 << 20
 _ROW, _COLUMNS, _LEAST_ROWS = 4096, 16, 17
@@ -31,10 +31,10 @@ class Taker:
     def __init__(self, device: torch.device, *, by_rows: bool | None = None) -> None:
         self.by_rows = _multiplies_bytes(device) if by_rows is None else by_rows
         if self.by_rows:
-            self.columns = _odd_bytes().to(device)
-            self.factors = _odd_numbers(MIB // _ROW * _COLUMNS).to(device)
+            self.columns = _odd_bytes().to(device, non_blocking=True)
+            self.factors = _odd_numbers(MIB // _ROW * _COLUMNS).to(device, non_blocking=True)
         else:
-            self.factors = _odd_numbers(_WORDS).to(device)
+            self.factors = _odd_numbers(_WORDS).to(device, non_blocking=True)
         self.at_once = 1024 * MIB if self.by_rows else 32 * MIB
 
     def take(self, flat: Tensor) -> Tensor:
@@ -70,16 +70,18 @@ def _rounded(count: int, unit: int) -> int:
 def _odd_numbers(count: int) -> Tensor:
     """As good as random, and the same every time. In host memory, where they are kept: to send them takes less time
     than to have a device make them."""
-    mixed = torch.arange(1, count + 1, device="cpu")
-    for factor, shift in ((-7046029254386353131, 29), (-4658895280553007687, 32)):
-        mixed *= factor
-        mixed ^= mixed >> shift
-    return mixed | 1
+    with without_modes():  # they are for all, also for those who ask without them
+        mixed = torch.arange(1, count + 1, device="cpu")
+        for factor, shift in ((-7046029254386353131, 29), (-4658895280553007687, 32)):
+            mixed *= factor
+            mixed ^= mixed >> shift
+        return mixed | 1
 
 
 @cache
 def _odd_bytes() -> Tensor:
-    return _odd_numbers(_ROW * _COLUMNS).to(torch.int8).view(_COLUMNS, _ROW)
+    with without_modes():
+        return _odd_numbers(_ROW * _COLUMNS).to(torch.int8).view(_COLUMNS, _ROW)
 
 
 @cache

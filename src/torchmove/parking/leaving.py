@@ -17,7 +17,7 @@ from torchmove.parking.segments import SMALL_BYTES
 
 
 class Leaving(NamedTuple):
-    """What is not asked of every block is put together for those of which it is."""
+    """Where it is and what there is of it. The rest is worked out for those blocks of which somebody asks."""
 
     number: int  # in the load
     source: Tensor  # which looks elsewhere once the move is committed

@@ -57,6 +57,10 @@ class Up:
     def finish(self) -> None:
         self.lane.finish(self.advance)
 
+    def drop(self) -> None:
+        self._arrived.clear()
+        self.takers.clear()
+
     def copy(self, load: Load, advance: Advance) -> list[Tensor]:
         self.advance = advance
         with mirrors.guard:
@@ -124,11 +128,11 @@ class Up:
 
     def fingerprint(self, run: Piece) -> Tensor | None:
         """On CUDA in the caller's stream, beside the next copies. None: there is no room for it."""
-        if is_addressed(run.device):
-            torch.cuda.current_stream(run.device).wait_stream(self.lane.stream(run.device))
         try:
             if run.device not in self.takers:
                 self.takers[run.device] = Taker(run.device)
+            if is_addressed(run.device):
+                torch.cuda.current_stream(run.device).wait_stream(self.lane.stream(run.device))
             return self.takers[run.device].take(run.there())
         except torch.OutOfMemoryError:
             return None  # a full card: next time all of the run will travel
@@ -140,8 +144,7 @@ class Up:
             for item, address, run in self._arrived:
                 if not item.mirror.is_lent:
                     item.mirror.truth = Truth(address, self.counters.of(item.slots), run)
-            self._arrived.clear()
-            self.takers.clear()
+        self.drop()
 
 
 def _order(item: _Item) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -31,22 +30,21 @@ _PLAIN_CONTAINERS = {dict, OrderedDict, list, set, tuple}  # most modules have a
 _INDEXED = (nn.Sequential, nn.ModuleList)
 _KEYED = (nn.ModuleDict, nn.ParameterDict)
 _NUMBERS = {int, float, bool, type(None)}
-_SIMPLE = ATOMS | {tuple, list}  # of numbers: shapes, strides, paddings
+_SIMPLE = ATOMS | {tuple, list}  # the last two of numbers alone: shapes, strides, paddings
 _ODD = (nn.ParameterList, parametrize.ParametrizationList, fx.GraphModule)
 
 
 def read(module: Any) -> Iterable[Child | Bunch | Fact] | Bunch:
     stored = object.__getattribute__(module, "__dict__")
-    kind: Any = type(module)
-    how, indexed, is_odd = _form_of(kind)
+    how, indexed, is_odd = _form_of(type(module))
     if is_odd or not _holds_registered_alone(stored):
         return _read_all(module, stored)
     # Nearly all modules; and most of them have parameters and nothing else.
     parameters, buffers, children = stored["_parameters"], stored["_buffers"], stored["_modules"]
-    bunch = make_bunch((how, parameters, "parameter", None, None))
+    bunch = make_bunch((how, parameters or {}, "parameter", None, None))
     if not buffers and not children:
         return bunch
-    return [bunch, make_bunch((how, buffers, "buffer", None, None)), *_children(children, how, indexed)]
+    return [bunch, make_bunch((how, buffers or {}, "buffer", None, None)), *_children(children or {}, how, indexed)]
 
 
 class _Form(NamedTuple):
@@ -57,22 +55,29 @@ class _Form(NamedTuple):
     is_odd: bool  # it is more than what it has stored, or stores it in a way of its own
 
 
-@lru_cache(256)  # some programs make a class for every module
 def _form_of(kind: type) -> _Form:
+    known = _FORMS.get(kind)
+    if known is not None:
+        return known
     how = ITEM if issubclass(kind, _KEYED) else ATTRIBUTE
     return _Form(how, issubclass(kind, _INDEXED), issubclass(kind, _ODD))
+
+
+# Of torch's own classes. Others may be made and forgotten, and are not to be remembered here.
+_FORMS: dict[type, _Form] = {}
+_FORMS |= {kind: _form_of(kind) for kind in vars(nn).values() if isinstance(kind, type) and issubclass(kind, nn.Module)}
 
 
 def _holds_registered_alone(stored: dict[str, Any]) -> bool:
     """No hooks, no attributes of its own but numbers and the like. All of it is looked at by a few calls."""
     names, values = list(stored), list(stored.values())
-    if names[: len(_STANDARD)] != _STANDARD or any(_hooks(values)):
+    if names[: len(_STANDARD)] != _STANDARD or any(_hooks(values)) or "_hf_hook" in stored:
         return False
     own = values[len(_STANDARD) :]
     kinds = {*map(type, own)}
     if kinds <= _NUMBERS:
         return True
-    if "_hf_hook" in stored or any("device" in name for name in names[len(_STANDARD) :]):
+    if any("device" in str(name) for name in names[len(_STANDARD) :]):
         return False
     inside = chain.from_iterable(value for value in own if type(value) in (tuple, list))
     return kinds <= _SIMPLE and {*map(type, inside)} <= _NUMBERS
@@ -80,12 +85,12 @@ def _holds_registered_alone(stored: dict[str, Any]) -> bool:
 
 def _children(modules: dict[str, Any], how: str, indexed: bool) -> Iterator[Child]:
     for name, value in modules.items():
-        number = indexed and name.isdigit()
+        number = indexed and name.isdecimal()
         yield make_child((ITEM, int(name), value, None, None) if number else (how, name, value, None, None))
 
 
 def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Bunch | Fact]:
-    kind: Any = type(module)
+    kind: type = type(module)
     how, indexed, _ = _form_of(kind)
     if "_hf_hook" in stored:
         yield _PLACED_BY_ACCELERATE

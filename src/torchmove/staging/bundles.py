@@ -95,8 +95,8 @@ def bundled(tensors: Sequence[Tensor], kinds: Iterable[Kind], keys: Sequence[int
 class Bundles(Traffic[Bundle]):
     """Bundles on their way, each by a worker and through a slot of its own; `arrived` is told the keys and the copies.
 
-    Device memory is asked for by the caller, as it would be for large blocks: however many ask for it, they are served
-    one after the other. It is of the given stream, and of no use to another one later.
+    Memory for the copies is asked for by the caller, as it is for large blocks: however many ask for it, they are
+    served one after the other. The given stream is the caller's: memory of another one would be of no use to it later.
     """
 
     def __init__(self, road: Road, bundles: Iterable[Bundle], arrived: Arrived) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -72,14 +72,15 @@ class Traffic(Generic[Load]):
         running.acquire()
         job = (work, self, errors, running)
         thread = threading.Thread(target=_work, args=job, name="torchmove traffic", daemon=True)
+        handing = _HandingOver(self.handed)
         try:
             with HeldInterrupts():
                 thread.start()
             for load in loads:
-                self.handed.put(load)
+                handing.put(load)
                 if not running.locked():
                     break  # it has failed
-            self.handed.put(None)
+            handing.put(None)
             running.acquire()
         except BaseException:
             self.cancelled = True
@@ -87,7 +88,7 @@ class Traffic(Generic[Load]):
         finally:
             # Before Python 3.13 an interrupted join takes the thread for ended.
             with HeldInterrupts():
-                self.handed.put(None)
+                handing.put(None)
                 if thread.ident is not None:
                     thread.join()
                 del thread  # Python code runs as it goes, in which a Ctrl-C would be dropped
@@ -95,6 +96,17 @@ class Traffic(Generic[Load]):
                 errors.clear()  # an error keeps its frames, and they the list with the error
         if errors:
             raise errors.pop()
+
+
+class _HandingOver:
+    """The caller's end of a queue. When it goes, the other end learns that that was all, whatever the caller has been
+    kept from saying: a Ctrl-C upon a Ctrl-C may skip any line."""
+
+    def __init__(self, queue: SimpleQueue[Any]) -> None:
+        self.put = queue.put
+
+    def __del__(self) -> None:
+        self.put(None)
 
 
 # No closure: the error keeps its frames, a frame its function, and that would keep what it closes over.
