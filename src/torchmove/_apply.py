@@ -289,10 +289,13 @@ def _busy_modules(plan: Plan) -> Iterator[nn.Module]:
     if not plan.moves:
         return
     inventory = plan.inventory
+    busy = {kind for kind in {type(holder) for holder, _ in inventory.holders.values()} if _moves_itself(kind)}
+    if not busy:
+        return
     tensors = inventory.slots.tensors
     shared = {id(tensors[index]) for block in inventory.blocks.shared() for index in block.slots}
     for holder, _ in inventory.holders.values():
-        if not _moves_itself(type(holder)) or _fsdp.is_sharded(holder):
+        if type(holder) not in busy or _fsdp.is_sharded(holder):
             continue  # FSDP's own would make every shard anew, to see where it is: it has moved under FSDP's eyes
         # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
         # piece, or part of one that others look at too.

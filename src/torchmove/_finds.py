@@ -33,7 +33,7 @@ class Finds:
     def all_new(self, values: list[Tensor], run: Run) -> bool:
         """If these are tensors that were not found yet, they are now."""
         ids = list(map(id, values))
-        if not set(map(type, values)) <= PLAIN or len({*ids}) < len(ids) or any(map(self.seen.__contains__, ids)):
+        if not set(map(type, values)) <= PLAIN or len({*ids}) < len(ids) or not self.seen.keys().isdisjoint(ids):
             return False
         self.seen.update(zip(ids, count(len(self.tensors))))
         self.tensors += values

@@ -22,9 +22,9 @@ _WORTH_BYTES = 256 << 20  # of all of them
 _thread: threading.Thread | None = None
 
 
-def large(storages: Sequence[UntypedStorage]) -> list[UntypedStorage]:
+def large(storages: Sequence[UntypedStorage], sizes: Sequence[int]) -> list[UntypedStorage]:
     """Those of which it may matter when they are given back."""
-    of_size = compress(storages, map(_LARGE_BYTES.__le__, map(UntypedStorage.nbytes, storages)))
+    of_size = compress(storages, map(_LARGE_BYTES.__le__, sizes))
     return [each for each in of_size if each.device.type == "cpu" and each.resizable()]
 
 

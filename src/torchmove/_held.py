@@ -45,12 +45,14 @@ class OldStorages:
         """Nothing of ours looks at them any more. Who else does is told later; a part at a time, since what has just
         been looked at is let go of more quickly."""
         large: list[UntypedStorage] = []
+        sizes = [self._slots.looks.storage_bytes[first] for first in self._firsts]
         while self._storages:
             some = self._storages[-AT_ONCE:]
             del self._storages[-AT_ONCE:]
+            start = len(self._storages)
             for at in compress(count(), held_elsewhere(some)):
-                self._watched[self._firsts[len(self._storages) + at]] = Watch(some[at])
-            large += _freeing.large(some)
+                self._watched[self._firsts[start + at]] = Watch(some[at])
+            large += _freeing.large(some, sizes[start : start + len(some)])
             some.clear()
         _freeing.let_go(large)
 
