@@ -107,8 +107,6 @@ def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
         copied.clear()
         for copies in made:
             copies.clear()
-        for job in jobs:
-            job.mover.drop()
         _roll_back(jobs, [], error, "copying")
     return made
 
@@ -116,11 +114,11 @@ def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
 def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> None:
     """Tell the dense, which are many and simple, from those whose windows have to be cut."""
     shapes, strides = plan.inventory.slots.looks.shapes, plan.inventory.slots.looks.strides
-    dense = [*load.dense]
     # The step of a dimension of length 1 may be anything, and the copy's be another.
-    loose = {shape for shape in {*map(shapes.__getitem__, plan.moves.firsts)} if 1 in shape}
-    for index, first in enumerate(plan.moves.firsts) if loose else ():
-        dense[index] = dense[index] and (shapes[first] not in loose or copied[index].stride() == strides[first])
+    dense = [
+        is_so and (1 not in shapes[first] or copy.stride() == strides[first])
+        for first, is_so, copy in zip(plan.moves.firsts, load.dense, copied, strict=True)
+    ]
     for indices in plan.moves.ways.values():
         one = next((index for index in indices if dense[index]), None)
         if one is not None and not can_rebind_dense(load.sources[one], copied[one]):
@@ -192,8 +190,6 @@ def _commit(
                 made.copies.clear()
             for before in old:
                 before.keep()
-            for job in jobs:
-                job.mover.drop()
             _roll_back(jobs, undo, error, "committing")
         undo.clear()
         for made, before in zip(copies, old, strict=True):
@@ -204,6 +200,8 @@ def _commit(
 
 def _roll_back(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str) -> NoReturn:
     failed = put_back(undo)
+    for job in jobs:
+        job.mover.drop()
     # The frames that failed still hold the copies; the error outlives them.
     traceback.clear_frames(error.__traceback__)
     with suppress(Exception):  # a card that has failed fails here too; what matters is the first error
@@ -289,13 +287,10 @@ def _busy_modules(plan: Plan) -> Iterator[nn.Module]:
     if not plan.moves:
         return
     inventory = plan.inventory
-    busy = {kind for kind in {type(holder) for holder, _ in inventory.holders.values()} if _moves_itself(kind)}
-    if not busy:
-        return
     tensors = inventory.slots.tensors
     shared = {id(tensors[index]) for block in inventory.blocks.shared() for index in block.slots}
     for holder, _ in inventory.holders.values():
-        if type(holder) not in busy or _fsdp.is_sharded(holder):
+        if not _moves_itself(type(holder)) or _fsdp.is_sharded(holder):
             continue  # FSDP's own would make every shard anew, to see where it is: it has moved under FSDP's eyes
         # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
         # piece, or part of one that others look at too.

@@ -7,7 +7,6 @@ saved and will never run again. Only a graph that still can run stands in the wa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import compress
 from typing import Any
 
 from torch import Tensor
@@ -24,8 +23,7 @@ def in_live_graphs(leaves: Sequence[Tensor], *, besides: Iterable[Tensor] = ()) 
     All of them require a gradient.
     """
     # Whoever else holds a tensor's implementation is seen in its use count: mostly nobody, and we are done.
-    counts = map(Tensor._use_count, leaves)  # type: ignore[attr-defined]
-    suspects = {*map(id, compress(leaves, map((1).__lt__, counts)))}
+    suspects = {id(leaf) for leaf in leaves if leaf._use_count() > 1}  # type: ignore[attr-defined]
     return suspects & _reached_from(_ends_of_graphs({id(tensor) for tensor in besides})) if suspects else set()
 
 

@@ -51,12 +51,12 @@ class Places:
         placement, looks = [self.target] * len(self.slots), self.slots.looks
         scalars = compress(count(), map(_LARGEST_SCALAR.__ge__, looks.nbytes))
         others = compress(count(), map("tensor".__eq__, self.slots.roles()))
-        for index, likeness in self.slots.likenesses({*scalars, *others}):
-            why = self.why_alike.get(likeness)
+        for index in {*scalars, *others}:
+            why = self.why_alike.get(self.slots.likeness(index))
             if why and looks.nbytes[index] == looks.dtypes[index].itemsize:
                 placement[index] = self.stay(index, _CPU, why)
             else:
-                placement[index] = self.decide(index, self.slots[index], likeness)
+                placement[index] = self.decide(index, self.slots[index])
         return placement
 
     def of_slot(self, index: int) -> torch.device:
@@ -65,13 +65,14 @@ class Places:
             place = self.known[index] = self.decide(index, self.slots[index])
         return place
 
-    def decide(self, index: int, slot: Slot, likeness: Hashable = None) -> torch.device:
+    def decide(self, index: int, slot: Slot) -> torch.device:
         owner = slot.owner
         if self.keeps and self.keep.has(slot.tensor, self.paths(slot)):
             return self.stay(index, slot.device, "kept, as asked")
         if owner is not None:
             why = self.why_on_cpu(owner, slot) if slot.nbytes <= _LARGEST_SCALAR else ""
             if why:
+                likeness = self.slots.likeness(index)
                 if likeness is not None:
                     self.why_alike[likeness] = why
                 return self.stay(index, _CPU, why)

@@ -7,7 +7,7 @@ kept once. Nothing here holds a tensor, but for the groups of an optimizer, and 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise, repeat
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -136,14 +136,9 @@ class Origins:
         at = bisect_right(self.starts, index) - 1
         return self.runs[at].origin(index - self.starts[at], self)
 
-    def likenesses(self, indices: Iterable[int]) -> Iterator[Hashable]:
-        """Of some tensors, in their order."""
-        runs = zip(self.runs, self.starts, [*self.starts[1:], self.count], strict=True)
-        stop = 0
-        for index in indices:
-            while index >= stop:
-                run, start, stop = next(runs)
-            yield run.likeness(index - start)
+    def likeness(self, index: int) -> Hashable:
+        at = bisect_right(self.starts, index) - 1
+        return self.runs[at].likeness(index - self.starts[at])
 
     def roles(self) -> Iterator[Role]:
         """One for each tensor."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -91,12 +91,9 @@ class Slots(Rows[Slot]):
         origin = self._origins.of(self._order[index])
         return Slot(self.tensors[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])
 
-    def likenesses(self, indices: Iterable[int]) -> Iterator[tuple[int, Hashable]]:
-        """Of some tensors, with their indices: the same for those that differ in nothing but the parameter they belong
-        to; None: there is no other."""
-        found = {self._order[index]: index for index in indices}
-        in_order = sorted(found)
-        return zip(map(found.__getitem__, in_order), self._origins.likenesses(in_order), strict=True)
+    def likeness(self, index: int) -> Hashable:
+        """The same for tensors that differ in nothing but the parameter they belong to; None: this is the only one."""
+        return self._origins.likeness(self._order[index])
 
     def roles(self) -> Sequence[Role]:
         return self._in_order(list(self._origins.roles()))

@@ -132,15 +132,13 @@ class _Way:
     # ------------------------------------------------------------ small blocks
 
     def carry_bundles(self, indices: Sequence[int]) -> None:
-        looks, firsts = self.load.moves.blocks.looks, self.load.moves.firsts
-        those = [firsts[index] for index in indices]
-        tensors = [self.load.sources[index] for index in indices]
-        shapes: list[Sequence[int]] = [looks.shapes[first] for first in those]
-        kinds = list(zip([looks.dtypes[first] for first in those], shapes, strict=True))
-        for at, index in enumerate(indices):
-            if not self.load.dense[index]:
-                tensors[at] = self.reached(index)
-                kinds[at] = (tensors[at].dtype, tensors[at].shape)
+        sources, dense, firsts = self.load.sources, self.load.dense, self.load.moves.firsts
+        dtypes, shapes = self.load.moves.blocks.looks.dtypes, self.load.moves.blocks.looks.shapes
+        tensors = [sources[index] if dense[index] else self.reached(index) for index in indices]
+        kinds = [
+            (dtypes[firsts[index]], shapes[firsts[index]]) if dense[index] else (tensor.dtype, tensor.shape)
+            for index, tensor in zip(indices, tensors, strict=True)
+        ]
         bundles = bundled(tensors, kinds, indices, self.ring.slot_bytes)
         # On the caller's stream: memory of another one is of no use to it later.
         with self.ring.road(self.caller, self.advance) as road:
