@@ -42,21 +42,27 @@ class Places:
         self.target, self.keep, self.keeps = target, keep, bool(keep.tensors or keep.patterns)
         self.why: dict[int, str] = {}
         self.known: dict[int, torch.device] = {}
-        self.why_alike: dict[Hashable, str] = {}  # why a scalar is on the CPU, by what it has in common with others
 
     def all(self) -> list[torch.device]:
         if self.keeps:
             return [self.of_slot(index) for index in range(len(self.slots))]
         # Where nothing is kept, only an optimizer's scalars and random states go elsewhere than to the target.
-        placement, looks = [self.target] * len(self.slots), self.slots.looks
-        scalars = compress(count(), map(_LARGEST_SCALAR.__ge__, looks.nbytes))
+        placement, nbytes, dtypes = [self.target] * len(self.slots), self.slots.looks.nbytes, self.slots.looks.dtypes
+        scalars = [*compress(count(), map(_LARGEST_SCALAR.__ge__, nbytes))]
         others = compress(count(), map("tensor".__eq__, self.slots.roles()))
-        for index in {*scalars, *others}:
-            why = self.why_alike.get(self.slots.likeness(index))
-            if why and looks.nbytes[index] == looks.dtypes[index].itemsize:
-                placement[index] = self.stay(index, _CPU, why)
-            else:
-                placement[index] = self.decide(index, self.slots[index])
+        is_elsewhere = self.target != _CPU
+        why_alike: dict[Hashable, str] = {}  # why a scalar is on the CPU, by what it has in common with others
+        for index, likeness in zip(scalars, self.slots.likenesses(scalars), strict=True):
+            why = why_alike.get(likeness)
+            if not why or nbytes[index] != dtypes[index].itemsize:
+                slot = self.slots[index]
+                placement[index] = self.decide(index, slot)
+                if likeness is not None and slot.owner is not None:
+                    why_alike[likeness] = self.why_on_cpu(slot.owner, slot)
+            elif is_elsewhere:
+                placement[index], self.why[index] = _CPU, why
+        for index in {*others}.difference(scalars):
+            placement[index] = self.decide(index, self.slots[index])
         return placement
 
     def of_slot(self, index: int) -> torch.device:
@@ -72,9 +78,6 @@ class Places:
         if owner is not None:
             why = self.why_on_cpu(owner, slot) if slot.nbytes <= _LARGEST_SCALAR else ""
             if why:
-                likeness = self.slots.likeness(index)
-                if likeness is not None:
-                    self.why_alike[likeness] = why
                 return self.stay(index, _CPU, why)
             beside = self.of(owner.parameter, index)
             return self.target if beside is self.target else self.stay(index, beside, "stays beside its parameter")

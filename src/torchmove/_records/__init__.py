@@ -4,6 +4,7 @@ The small ones are named tuples, and what there is one of for each tensor is kep
 """
 
 from torchmove._records.blocks import Block, Blocks, Move, Moves
+from torchmove._records.columns import Rows
 from torchmove._records.inventory import Also, DeviceValue, Inventory, Shell, Told
 from torchmove._records.origins import GradientsOf, Origins, Run, StateOfEach, make_several
 from torchmove._records.planned import Digest, Note, Plan, Refusal, Repoint, Room, Stay
@@ -57,6 +58,7 @@ __all__ = [
     "Repoint",
     "Role",
     "Room",
+    "Rows",
     "Run",
     "Shell",
     "Slot",

@@ -14,6 +14,9 @@ class Rows(Sequence[Row]):
     def row(self, index: int) -> Row:
         raise NotImplementedError
 
+    def rows(self, some: range) -> list[Row]:
+        return [self.row(index) for index in some]
+
     @overload
     def __getitem__(self, index: int) -> Row: ...
 
@@ -22,5 +25,5 @@ class Rows(Sequence[Row]):
 
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         if isinstance(index, slice):
-            return [self.row(at) for at in range(*index.indices(len(self)))]
+            return self.rows(range(*index.indices(len(self))))
         return self.row(index)

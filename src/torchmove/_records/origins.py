@@ -136,9 +136,14 @@ class Origins:
         at = bisect_right(self.starts, index) - 1
         return self.runs[at].origin(index - self.starts[at], self)
 
-    def likeness(self, index: int) -> Hashable:
-        at = bisect_right(self.starts, index) - 1
-        return self.runs[at].likeness(index - self.starts[at])
+    def likenesses(self, indices: Sequence[int]) -> Iterator[Hashable]:
+        start = stop = 0
+        for index in indices:
+            if not start <= index < stop:  # mostly it is in the run of the one before
+                at = bisect_right(self.starts, index)
+                run, start = self.runs[at - 1], self.starts[at - 1]
+                stop = self.starts[at] if at < len(self.starts) else self.count
+            yield run.likeness(index - start)
 
     def roles(self) -> Iterator[Role]:
         """One for each tensor."""

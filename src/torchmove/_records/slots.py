@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -91,9 +91,9 @@ class Slots(Rows[Slot]):
         origin = self._origins.of(self._order[index])
         return Slot(self.tensors[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])
 
-    def likeness(self, index: int) -> Hashable:
+    def likenesses(self, indices: Sequence[int]) -> Iterator[Hashable]:
         """The same for tensors that differ in nothing but the parameter they belong to; None: this is the only one."""
-        return self._origins.likeness(self._order[index])
+        return self._origins.likenesses([self._order[index] for index in indices])
 
     def roles(self) -> Sequence[Role]:
         return self._in_order(list(self._origins.roles()))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import and_
 from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage
 
-from torchmove._records import Load, Moves, Slots, Window
+from torchmove._records import Load, Moves, Rows, Slots, Window
 from torchmove._shells import PLAIN
 from torchmove._storage.reading import AT_ONCE, NAMED_TENSORS, has_storage, window_of
 
@@ -65,28 +65,54 @@ def load_of(moves: Moves, slots: Slots) -> Load:
         whole[index] = False
     if not all(has_storage(target.type) for _, target in moves.ways):
         whole = [each and has_storage(move.target.type) for each, move in zip(whole, moves, strict=True)]
-    dense: list[bool] = []
-    for start in range(0, len(sources), AT_ONCE):
-        dense += _dense(sources[start : start + AT_ONCE], whole[start : start + AT_ONCE])
-    return Load(sources, moves, dense)
+    odds = _ODD if any(dtype.is_complex for dtype in {*slots.looks.dtypes}) else _ODD_REAL
+    return Load(sources, moves, _Dense(sources, whole, odds))
 
 
-def _dense(tensors: Sequence[Tensor], whole: Sequence[bool]) -> Iterable[bool]:
-    if any(any(map(is_odd, tensors)) for is_odd in _ODD) or not set(map(type, tensors)) <= PLAIN:
-        whole = [each and _is_usual(tensor) for each, tensor in zip(whole, tensors, strict=True)]
+_Test = Callable[[Any], bool]
+
+
+class _Dense(Rows[bool]):
+    """Whether each of some tensors is dense. Found out when somebody asks, from the first one on, many at once."""
+
+    def __init__(self, tensors: Sequence[Tensor], whole: Sequence[bool], odds: Sequence[_Test]) -> None:
+        self._tensors, self._whole, self._odds = tensors, whole, odds
+        self._found: list[bool] = []
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __iter__(self) -> Iterator[bool]:
+        return iter(self.rows(range(len(self))))
+
+    def row(self, index: int) -> bool:
+        return self._up_to(index + 1)[index]
+
+    def rows(self, some: range) -> list[bool]:
+        return self._up_to(some.stop)[some.start : some.stop : some.step]
+
+    def _up_to(self, stop: int) -> list[bool]:
+        while len(self._found) < stop:
+            some = slice(len(self._found), len(self._found) + AT_ONCE)
+            self._found += _dense(self._tensors[some], self._whole[some], self._odds)
+        return self._found
+
+
+def _dense(tensors: Sequence[Tensor], whole: Sequence[bool], odds: Sequence[_Test]) -> Iterable[bool]:
+    if any(any(map(is_odd, tensors)) for is_odd in odds) or not set(map(type, tensors)) <= PLAIN:
+        whole = [
+            each and type(tensor) in PLAIN and not any(is_odd(tensor) for is_odd in odds)
+            for each, tensor in zip(whole, tensors, strict=True)
+        ]
     return map(and_, whole, map(Tensor.is_contiguous, tensors))
 
 
 # Contiguous and yet not just bytes in a row; and a view has a base to be thought of.
-_ODD: tuple[Callable[[Any], bool], ...] = (
+_ODD_REAL: tuple[_Test, ...] = (
     Tensor._is_view,
     Tensor._is_zerotensor,
-    Tensor.is_conj,
     Tensor.is_neg,
     Tensor.is_inference,
     *([Tensor.has_names] if NAMED_TENSORS else []),  # type: ignore[attr-defined]
 )
-
-
-def _is_usual(tensor: Tensor) -> bool:
-    return type(tensor) in PLAIN and not any(is_odd(tensor) for is_odd in _ODD)
+_ODD: tuple[_Test, ...] = (*_ODD_REAL, Tensor.is_conj)  # only complex numbers are

@@ -7,6 +7,7 @@ Large blocks go in pieces, many at a time. Small ones go in bundles: together ov
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -17,9 +18,10 @@ from torchmove._blocks import copy_block
 from torchmove._pages import ask_for_huge_pages
 from torchmove._records import Advance, Cargo, Load, Moves
 from torchmove._storage import bytes_of, packed
-from torchmove.staging import Bundles, Piece, Pieces, Ring, bundled
+from torchmove.staging import Bundle, Bundles, Piece, Pieces, Ring, bundled
 
 _SMALL_BYTES = 1 << 20
+_BATCH = 16384  # small blocks that are looked at before others are on their way
 
 
 class _Worth(NamedTuple):
@@ -132,17 +134,22 @@ class _Way:
     # ------------------------------------------------------------ small blocks
 
     def carry_bundles(self, indices: Sequence[int]) -> None:
-        sources, dense, firsts = self.load.sources, self.load.dense, self.load.moves.firsts
-        dtypes, shapes = self.load.moves.blocks.looks.dtypes, self.load.moves.blocks.looks.shapes
-        tensors = [sources[index] if dense[index] else self.reached(index) for index in indices]
-        kinds = [
-            (dtypes[firsts[index]], shapes[firsts[index]]) if dense[index] else (tensor.dtype, tensor.shape)
-            for index, tensor in zip(indices, tensors, strict=True)
-        ]
-        bundles = bundled(tensors, kinds, indices, self.ring.slot_bytes)
+        batches = (indices[start : start + _BATCH] for start in range(0, len(indices), _BATCH))
+        bundles = chain.from_iterable(map(self.bundles, batches))
         # On the caller's stream: memory of another one is of no use to it later.
         with self.ring.road(self.caller, self.advance) as road:
             self.carry(Bundles(road, bundles, self.arrived))
+
+    def bundles(self, indices: Sequence[int]) -> Iterator[Bundle]:
+        sources, firsts, first = self.load.sources, self.load.moves.firsts, indices[0]
+        dense = self.load.dense[first : indices[-1] + 1]
+        dtypes, shapes = self.load.moves.blocks.looks.dtypes, self.load.moves.blocks.looks.shapes
+        tensors = [sources[index] if dense[index - first] else self.reached(index) for index in indices]
+        kinds = [
+            (dtypes[firsts[index]], shapes[firsts[index]]) if dense[index - first] else (tensor.dtype, tensor.shape)
+            for index, tensor in zip(indices, tensors, strict=True)
+        ]
+        return bundled(tensors, kinds, indices, self.ring.slot_bytes)
 
     def arrived(self, indices: Sequence[int], copies: Sequence[Tensor]) -> None:
         for index, copy in zip(indices, copies, strict=True):

@@ -14,7 +14,7 @@ from torchmove.parking.changes import Doubts
 from torchmove.parking.counters import Counters
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
 from torchmove.parking.leaving import Leaving, Pair, make_leaving
-from torchmove.parking.mirrors import Run, kind_of, mirrors
+from torchmove.parking.mirrors import Run, kinds_of, mirrors
 from torchmove.parking.ordinary import copy_rest
 from torchmove.parking.segments import fillers
 from torchmove.staging import CannotLock
@@ -55,14 +55,15 @@ class Down:
             self.doubts = Doubts(suspects, pairs)
             self.send(changed)
             copies: list[Tensor | None] = [None] * len(load)
+            kinds = kinds_of(load)
             for item, mirror in pairs:
-                copies[item.number] = mirror.lend(kind_of(load, item.number, mirror.span.nbytes))
+                copies[item.number] = mirror.lend(kinds[item.number])
             self.take_back(pairs, copies)
             self.ordinary_bytes = copy_rest(load, copies, advance)
             return [copy for copy in copies if copy is not None]
 
     def items(self, load: Load) -> Iterator[Leaving]:
-        roles, special, nbytes = self.slots.roles(), load.moves.blocks.special, load.moves.nbytes
+        roles, special, nbytes, dense = self.slots.roles(), load.moves.blocks.special, load.moves.nbytes, load.dense[:]
         for (home, _), indices in load.moves.ways.items():
             if not has_storage(home.type):
                 continue
@@ -74,7 +75,7 @@ class Down:
                     continue
                 if block is not None:
                     size = packed(block.spans)[1]
-                address = source.data_ptr() if load.dense[index] else source.untyped_storage().data_ptr()
+                address = source.data_ptr() if dense[index] else source.untyped_storage().data_ptr()
                 seen = bytes_of(source, 0, source.untyped_storage().nbytes()) if is_seen else None
                 yield make_leaving((index, source, home, address, size, roles[first], first, block, seen))
 

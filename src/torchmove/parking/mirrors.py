@@ -51,7 +51,7 @@ class _Ref(weakref.ref[Tensor]):
 class _Loan(NamedTuple):
     """A tensor on the CPU that looks at a mirror, and what its storage holds of the arena for as long as it lives."""
 
-    kind: Kind
+    kind: Kind | None
     tensor: Tensor
     view: weakref.ref[memoryview]
 
@@ -70,31 +70,32 @@ class Mirror:
         """Does a storage look at it? Also somebody else's, who read the state while it was parked."""
         return self.lent is not None and self.lent() is not None
 
-    def lend(self, kind: Kind) -> Tensor:
+    def lend(self, kind: Kind | None) -> Tensor:
         loan, self._next = self._next, None
         if loan is None or loan.kind != kind:
             loan = self._loan(kind)
         self.lent = loan.view
         return loan.tensor
 
-    def prepare(self, kind: Kind) -> None:
+    def prepare(self, kind: Kind | None) -> None:
         """Have ready what will be lent next, while there is time."""
         self._next = self._loan(kind)
 
-    def _loan(self, kind: Kind) -> _Loan:
-        view, (dtype, shape) = self.span.lend(), kind
+    def _loan(self, kind: Kind | None) -> _Loan:
+        view, (dtype, shape) = self.span.lend(), kind or (torch.uint8, torch.Size([self.span.nbytes]))
         return _Loan(kind, torch.frombuffer(view, dtype=dtype).view(shape), weakref.ref(view))
 
 
 Kind = tuple[torch.dtype, torch.Size]
 
 
-def kind_of(load: Load, number: int, nbytes: int) -> Kind:
-    """What looks at the mirror of a block: the like of the source, or its bytes."""
-    if not load.dense[number]:
-        return torch.uint8, torch.Size([nbytes])
-    looks, first = load.moves.blocks.looks, load.moves.firsts[number]
-    return looks.dtypes[first], looks.shapes[first]
+def kinds_of(load: Load) -> list[Kind | None]:
+    """What looks at the mirror of each block: the like of its source; None: its bytes."""
+    looks, firsts = load.moves.blocks.looks, load.moves.firsts
+    return [
+        (looks.dtypes[first], looks.shapes[first]) if dense else None
+        for first, dense in zip(firsts, load.dense, strict=True)
+    ]
 
 
 class Wanted(Protocol):

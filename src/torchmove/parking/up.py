@@ -15,7 +15,7 @@ from torchmove._storage import bytes_of, has_storage, packed
 from torchmove.parking.counters import Counters
 from torchmove.parking.fingerprints import Taker
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
-from torchmove.parking.mirrors import Mirror, Run, Truth, kind_of, mirrors
+from torchmove.parking.mirrors import Kind, Mirror, Run, Truth, kinds_of, mirrors
 from torchmove.parking.ordinary import copy_rest
 from torchmove.parking.segments import Room, rooms
 
@@ -65,13 +65,13 @@ class Up:
         self.advance = advance
         with mirrors.guard:
             copies: list[Tensor | None] = [None] * len(load)
-            items = sorted(self.items(load), key=_order)
+            items, kinds = sorted(self.items(load), key=_order), kinds_of(load)
             for target in {item.target for item in items}:
                 those = [item for item in items if item.target == target]
-                self.make_room(those, target, load, copies)
+                self.make_room(those, target, kinds, copies)
                 self.carry(those, copies)
             for item in items:
-                item.mirror.prepare(kind_of(load, item.number, item.mirror.span.nbytes))
+                item.mirror.prepare(kinds[item.number])
             copy_rest(load, copies, advance)
             return [copy for copy in copies if copy is not None]
 
@@ -93,10 +93,14 @@ class Up:
                 slots = (first,) if block is None else block.slots
                 yield _Item(index, source, target, mirror, size, places, slots)
 
-    def make_room(self, items: Sequence[_Item], target: torch.device, load: Load, copies: list[Tensor | None]) -> None:
-        wanted = [
-            Room(each.nbytes, each.mirror.group, partial(_empty, each, load.dense[each.number])) for each in items
-        ]
+    def make_room(
+        self,
+        items: Sequence[_Item],
+        target: torch.device,
+        kinds: Sequence[Kind | None],
+        copies: list[Tensor | None],
+    ) -> None:
+        wanted = [Room(each.nbytes, each.mirror.group, partial(_empty, each, kinds[each.number])) for each in items]
         made = rooms(wanted, target) if is_addressed(target) else (room.make() for room in wanted)
         for item, copy in zip(items, made, strict=True):
             copies[item.number] = copy
@@ -151,6 +155,6 @@ def _order(item: _Item) -> tuple[int, int]:
     return item.mirror.span.extent.address, item.mirror.span.offset
 
 
-def _empty(item: _Item, dense: bool) -> Tensor:
-    shape, dtype = (item.source.shape, item.source.dtype) if dense else ((item.nbytes,), torch.uint8)
+def _empty(item: _Item, kind: Kind | None) -> Tensor:
+    dtype, shape = kind or (torch.uint8, (item.nbytes,))
     return torch.empty(shape, dtype=dtype, device=item.target)

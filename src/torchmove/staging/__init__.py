@@ -14,13 +14,14 @@ page faults of fresh memory side by side.
 
 from __future__ import annotations
 
-from torchmove.staging.bundles import Bundles, bundled
+from torchmove.staging.bundles import Bundle, Bundles, bundled
 from torchmove.staging.locked import CannotLock, lock, unlock
 from torchmove.staging.pieces import Piece, Pieces
 from torchmove.staging.slots import NoRing, Ring, is_ready, release, ring
 from torchmove.staging.workers import cores
 
 __all__ = [
+    "Bundle",
     "Bundles",
     "CannotLock",
     "NoRing",

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import torch
@@ -96,19 +97,32 @@ class Bundles(Traffic[Bundle]):
     """Bundles on their way, each by a worker and through a slot of its own; `arrived` is told the keys and the copies.
 
     Memory for the copies is asked for by the caller, as it is for large blocks: however many ask for it, they are
-    served one after the other. The given stream is the caller's: memory of another one would be of no use to it later.
+    served one after the other. Meanwhile the bundles are put together. The given stream is the caller's: memory of
+    another one would be of no use to it later.
     """
 
     def __init__(self, road: Road, bundles: Iterable[Bundle], arrived: Arrived) -> None:
         super().__init__(road._replace(slots=road.slots[:_AT_ONCE]))
         self.bundles, self.arrived = bundles, arrived
+        self.without_rooms: SimpleQueue[Bundle | None] = SimpleQueue()
 
     def to_device(self) -> None:
         # No generator: it would close over this object, and an error in it keep that.
-        self.run(partial(self.share, self.up), map(Bundle.with_rooms, self.bundles, repeat(self.stream.device)))
+        asked = iter(self.without_rooms.get, None)
+        self.run(self.ask_and_share, map(Bundle.with_rooms, asked, repeat(self.stream.device)))
 
     def to_host(self) -> None:
         self.run(partial(self.share, self.down), self.bundles)
+
+    def ask_and_share(self) -> None:
+        try:
+            for bundle in self.bundles:
+                if self.cancelled:
+                    raise Cancelled
+                self.without_rooms.put(bundle)
+        finally:
+            self.without_rooms.put(None)
+        self.share(self.up)
 
     def share(self, carry: Callable[[Bundle, Slot], None]) -> None:
         while (bundle := self.handed.get()) is not None:
