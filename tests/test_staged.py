@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +27,7 @@ from torchmove import staging
 from torchmove._interrupts import HeldInterrupts
 from torchmove.movers import staged
 from torchmove.staging import locked, slots, traffic
-from torchmove.staging.bundles import Bundle, bundled
+from torchmove.staging.bundles import Bundle, Bundles, bundled
 from torchmove.staging.pieces import Piece
 
 MIB = 1 << 20
@@ -137,9 +139,34 @@ def test_a_bundle_is_not_too_much_for_one_worker():
     assert [len(bundle.keys) for bundle in bundles] == [8192, 8192, 8192, 5424]
 
 
+def test_a_caller_who_waits_to_be_asked_learns_that_the_traffic_has_failed(monkeypatch):
+    @contextmanager
+    def lost() -> Iterator[None]:
+        raise RuntimeError("the card is lost")
+        yield
+
+    monkeypatch.setattr(traffic, "plain_torch", lost)
+    workers, stream = staging.workers.Workers(0), SimpleNamespace(device=torch.device("cuda:0"))
+    bundles = Bundles(traffic.Road([], workers, stream, int), [], lambda *_: None)
+    errors: list[str] = []
+
+    def go() -> None:
+        try:
+            bundles.to_device()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert errors == ["the card is lost"]
+
+
 @on_cuda
+@pytest.mark.parametrize("batch", [staged._BATCH, 9], ids=["in one batch", "in many"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_bit_of_many_small_tensors_arrives(dtype):
+def test_every_bit_of_many_small_tensors_arrives(dtype, batch, monkeypatch):
+    monkeypatch.setattr(staged, "_BATCH", batch)
     torch.manual_seed(0)
     shapes = [(), (1,), (3,), (5, 7), (2, 3, 4), (1000,), (333, 3)]
     state = {

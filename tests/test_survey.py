@@ -153,6 +153,20 @@ def test_a_tensor_in_many_places_is_no_burden():
     assert not tm.plan(model, to="twin:0", keep=["model.many[5]"]).moves
 
 
+def test_a_tensor_that_an_optimizer_keeps_twice_is_there_once_under_both_names():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    clock = torch.tensor(1.0)
+    for state in optimizer.state.values():
+        state["step"] = clock
+    found = tm.survey(model, optimizer)
+    assert [str(slot.path) for slot in found.slots if slot.tensor is clock] == ["optimizer.state[model.weight]['step']"]
+    assert [*map(str, found.other_paths[id(clock)])] == ["optimizer.state[model.bias]['step']"]
+    assert len({id(slot.tensor) for slot in found.slots}) == len(found.slots) == 9
+
+
 def test_an_object_given_twice_is_there_once():
     model = nn.Linear(1, 1)
     assert len(tm.survey(model, model).slots) == 2

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from queue import SimpleQueue
 from typing import NamedTuple
 
 import torch
@@ -104,24 +103,21 @@ class Bundles(Traffic[Bundle]):
     def __init__(self, road: Road, bundles: Iterable[Bundle], arrived: Arrived) -> None:
         super().__init__(road._replace(slots=road.slots[:_AT_ONCE]))
         self.bundles, self.arrived = bundles, arrived
-        self.without_rooms: SimpleQueue[Bundle | None] = SimpleQueue()
 
     def to_device(self) -> None:
         # No generator: it would close over this object, and an error in it keep that.
-        asked = iter(self.without_rooms.get, None)
+        asked = iter(self.asked.get, None)
         self.run(self.ask_and_share, map(Bundle.with_rooms, asked, repeat(self.stream.device)))
 
     def to_host(self) -> None:
         self.run(partial(self.share, self.down), self.bundles)
 
     def ask_and_share(self) -> None:
-        try:
-            for bundle in self.bundles:
-                if self.cancelled:
-                    raise Cancelled
-                self.without_rooms.put(bundle)
-        finally:
-            self.without_rooms.put(None)
+        for bundle in self.bundles:
+            if self.cancelled:
+                raise Cancelled
+            self.asked.put(bundle)
+        self.asked.put(None)
         self.share(self.up)
 
     def share(self, carry: Callable[[Bundle, Slot], None]) -> None:

@@ -42,7 +42,9 @@ class Traffic(Generic[Load]):
     def __init__(self, road: Road) -> None:
         slots, self.workers, self.stream, self.advance = road
         self.free = [Slot(part, torch.cuda.Event()) for part in slots]  # type: ignore[no-untyped-call]
-        self.handed: SimpleQueue[Load | None] = SimpleQueue()  # by the caller; None: that was all
+        # What the caller is asked to make ready, and what it has handed over. None: that was all.
+        self.asked: SimpleQueue[Load | None] = SimpleQueue()
+        self.handed: SimpleQueue[Load | None] = SimpleQueue()
         self.at_work: dict[int, tuple[Load, Slot]] = {}  # with the workers, by ticket
         self.done: Done = SimpleQueue()
         self.cancelled = False
@@ -122,4 +124,5 @@ def _work(
     except BaseException as error:
         errors.append(error)
     finally:
+        traffic.asked.put(None)  # the caller may still wait to be asked
         running.release()
