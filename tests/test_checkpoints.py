@@ -564,7 +564,8 @@ def test_one_who_is_killed_leaves_the_result_whole_or_not_there(tmp_path):
     assert left, "nobody was killed while writing"
     assert all(re.fullmatch(r"\.out\d\.pt\.torchmove-[0-9a-f]{8}\.partial", name) for name in left)
     # Each kind of result is written again at most every third time, and then removes what is stale.
-    assert max(sum(name.startswith(".out0") for name in names) for names in seen) == 1
+    for number in range(3):
+        assert max(sum(name.startswith(f".out{number}") for name in names) for names in seen) <= 1
     assert file.read_bytes() == before
     for number in range(3):
         relocate(file, out=tmp_path / f"out{number}.pt", overwrite=True)
