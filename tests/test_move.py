@@ -464,6 +464,26 @@ def test_a_registered_reader_is_used_and_a_registered_rule_too():
     assert optimizer.state[model.weight]["other"].device.type == "twin"
 
 
+@pytest.mark.parametrize("place", ["cpu", "parameter"])
+def test_a_rule_is_asked_once_for_all_that_are_alike(twin, place):
+    class Counted(torch.optim.SGD):
+        pass
+
+    asked = []
+
+    def rule(group):
+        asked.append(id(group))
+        return place
+
+    tm.register_rule(Counted, "ticks", rule)
+    model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(20)))
+    optimizer = Counted([{"params": model[:10].parameters()}, {"params": model[10:].parameters()}])
+    for parameter in model.parameters():
+        optimizer.state[parameter] = {"ticks": torch.tensor(1.0)}
+    tm.plan(model, optimizer, to="twin:0")
+    assert asked == [*map(id, optimizer.param_groups)]
+
+
 @pytest.mark.parametrize("bad", [tm.register_reader, lambda: tm.register_reader("Ring")])
 def test_a_reader_needs_types(bad):
     with pytest.raises(TypeError):

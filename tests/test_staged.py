@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,10 +25,11 @@ from zoo import random_bits
 import torchmove as tm
 from torchmove import staging
 from torchmove._interrupts import HeldInterrupts
+from torchmove._storage import reach
 from torchmove.movers import staged
 from torchmove.staging import locked, slots, traffic
 from torchmove.staging.bundles import Bundle, Bundles, bundled
-from torchmove.staging.pieces import Piece
+from torchmove.staging.pieces import Piece, Pieces
 
 MIB = 1 << 20
 on_cuda = pytest.mark.cuda
@@ -137,6 +138,26 @@ def test_a_bundle_is_not_too_much_for_one_worker():
     tensors = [torch.ones(1)] * 30_000
     bundles = list(bundled(tensors, [(torch.float32, torch.Size([1]))] * len(tensors), range(len(tensors)), MIB))
     assert [len(bundle.keys) for bundle in bundles] == [8192, 8192, 8192, 5424]
+
+
+@pytest.mark.parametrize("kind", [staged._Way, Bundle, Bundles, Pieces, traffic.Traffic])
+def test_no_function_that_an_error_keeps_closes_over_what_has_the_copies(kind):
+    methods = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
+    assert methods
+    assert [method.__name__ for method in methods if "self" in method.__code__.co_cellvars] == []
+
+
+def test_whether_tensors_are_dense_is_found_out_as_far_as_somebody_asks():
+    tensors = [torch.ones(2, 3).t() if index % 7 == 0 else torch.ones(2, 3) for index in range(3000)]
+    found = reach._Dense(tensors, [True] * 3000, reach._ODD)
+    assert (found[8], found[7], len(found._found)) == (True, False, 1000)
+    assert found[1502:1506] == [True, True, True, False]
+    assert len(found._found) == 2000
+    assert found[-1] is found[2999] is True
+    assert found[2998:2990:-2] == [True, False, True, True]
+    assert [*found] == [index % 7 != 0 for index in range(3000)]
+    with pytest.raises(IndexError):
+        found[3000]
 
 
 def test_a_caller_who_waits_to_be_asked_learns_that_the_traffic_has_failed(monkeypatch):

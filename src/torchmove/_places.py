@@ -42,6 +42,7 @@ class Places:
         self.target, self.keep, self.keeps = target, keep, bool(keep.tensors or keep.patterns)
         self.why: dict[int, str] = {}
         self.known: dict[int, torch.device] = {}
+        self.why_alike: dict[Hashable, str] = {}  # why a scalar is on the CPU, by what it has in common with others
 
     def all(self) -> list[torch.device]:
         if self.keeps:
@@ -51,14 +52,11 @@ class Places:
         scalars = [*compress(count(), map(_LARGEST_SCALAR.__ge__, nbytes))]
         others = compress(count(), map("tensor".__eq__, self.slots.roles()))
         is_elsewhere = self.target != _CPU
-        why_alike: dict[Hashable, str] = {}  # why a scalar is on the CPU, by what it has in common with others
         for index, likeness in zip(scalars, self.slots.likenesses(scalars), strict=True):
-            why = why_alike.get(likeness)
-            if not why or nbytes[index] != dtypes[index].itemsize:
-                slot = self.slots[index]
-                placement[index] = self.decide(index, slot)
-                if likeness is not None and slot.owner is not None:
-                    why_alike[likeness] = self.why_on_cpu(slot.owner, slot)
+            is_one = nbytes[index] == dtypes[index].itemsize
+            why = self.why_alike.get(likeness)
+            if not why or not is_one:
+                placement[index] = self.decide(index, self.slots[index], likeness if is_one else None)
             elif is_elsewhere:
                 placement[index], self.why[index] = _CPU, why
         for index in {*others}.difference(scalars):
@@ -71,12 +69,12 @@ class Places:
             place = self.known[index] = self.decide(index, self.slots[index])
         return place
 
-    def decide(self, index: int, slot: Slot) -> torch.device:
+    def decide(self, index: int, slot: Slot, likeness: Hashable = None) -> torch.device:
         owner = slot.owner
         if self.keeps and self.keep.has(slot.tensor, self.paths(slot)):
             return self.stay(index, slot.device, "kept, as asked")
         if owner is not None:
-            why = self.why_on_cpu(owner, slot) if slot.nbytes <= _LARGEST_SCALAR else ""
+            why = self.why_on_cpu(owner, slot, likeness) if slot.nbytes <= _LARGEST_SCALAR else ""
             if why:
                 return self.stay(index, _CPU, why)
             beside = self.of(owner.parameter, index)
@@ -85,12 +83,15 @@ class Places:
             return self.stay(index, slot.device, "the state of a random number generator")
         return self.target
 
-    def why_on_cpu(self, owner: Owner, slot: Slot) -> str:
+    def why_on_cpu(self, owner: Owner, slot: Slot, likeness: Hashable) -> str:
         """Why the CPU is the place for a scalar of an optimizer, if it is."""
-        if slot.tensor.numel() != 1:
-            return ""
-        on_cpu = _rules.on_cpu(owner, _rules.key_of(slot.before, slot.what))
-        return f"{owner.optimizer.__name__} keeps its {slot.what} on the CPU" if on_cpu else ""
+        if likeness in self.why_alike:
+            return self.why_alike[likeness]
+        on_cpu = slot.tensor.numel() == 1 and _rules.on_cpu(owner, _rules.key_of(slot.before, slot.what))
+        why = f"{owner.optimizer.__name__} keeps its {slot.what} on the CPU" if on_cpu else ""
+        if likeness is not None:
+            self.why_alike[likeness] = why
+        return why
 
     def of(self, parameter: int | None, asking: int) -> torch.device:
         home = asking if parameter is None else self.number.get(parameter, asking)

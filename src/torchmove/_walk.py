@@ -64,7 +64,7 @@ class Walk(Finds):
         self.windows: list[int] = []  # which of them are windows on storages
         self.looks = Looks.none()  # what was read of the windows
         self.wholes: list[int] = []
-        self.in_use: list[int] = []  # those that require a gradient, and somebody in torch holds: a graph, mostly
+        self.suspects: list[int] = []  # those that require a gradient, and somebody in torch holds: a graph, mostly
         self.results: list[int] = []  # those that are the result of a computation and have its graph
         self.shells: list[Shell] = []
         self.told: list[Told] = []
@@ -236,7 +236,7 @@ class Walk(Finds):
 
     def find_gradients(self, wave: Sequence[int], tensors: Sequence[Tensor], requires: Sequence[bool]) -> None:
         trained, leaves = [*compress(wave, requires)], [*compress(tensors, requires)]
-        self.in_use += compress(trained, in_use(leaves))
+        self.suspects += compress(trained, in_use(leaves))
         graphs = [*map(_grad_fn, leaves)]
         if not _are_none(graphs):
             self.results += [index for index, graph in zip(trained, graphs, strict=True) if graph is not None]

@@ -86,10 +86,11 @@ class _Dense(Rows[bool]):
         return iter(self.rows(range(len(self))))
 
     def row(self, index: int) -> bool:
-        return self._up_to(index + 1)[index]
+        at = range(len(self))[index]  # there is one, and it may be counted from the end
+        return self._up_to(at + 1)[at]
 
     def rows(self, some: range) -> list[bool]:
-        return self._up_to(some.stop)[some.start : some.stop : some.step]
+        return self._up_to(some.stop)[some.start : some.stop] if some.step == 1 else super().rows(some)
 
     def _up_to(self, stop: int) -> list[bool]:
         while len(self._found) < stop:

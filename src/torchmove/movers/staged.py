@@ -21,7 +21,7 @@ from torchmove._storage import bytes_of, packed
 from torchmove.staging import Bundle, Bundles, Piece, Pieces, Ring, bundled
 
 _SMALL_BYTES = 1 << 20
-_BATCH = 16384  # small blocks that are looked at before others are on their way
+_BATCH = 16384  # small blocks that are looked at before anything is asked for the first of them
 
 
 class _Worth(NamedTuple):
@@ -141,10 +141,11 @@ class _Way:
             self.carry(Bundles(road, bundles, self.arrived))
 
     def bundles(self, indices: Sequence[int]) -> Iterator[Bundle]:
-        sources, firsts, first = self.load.sources, self.load.moves.firsts, indices[0]
-        dense = self.load.dense[first : indices[-1] + 1]
-        dtypes, shapes = self.load.moves.blocks.looks.dtypes, self.load.moves.blocks.looks.shapes
-        tensors = [sources[index] if dense[index - first] else self.reached(index) for index in indices]
+        load, firsts, first = self.load, self.load.moves.firsts, indices[0]
+        dense = load.dense[first : indices[-1] + 1]
+        dtypes, shapes = load.moves.blocks.looks.dtypes, load.moves.blocks.looks.shapes
+        # Not self.load: Python 3.11 makes a list in a function of its own. An error keeps that, and it would keep self.
+        tensors = [load.sources[index] if dense[index - first] else _reached(load, index) for index in indices]
         kinds = [
             (dtypes[firsts[index]], shapes[firsts[index]]) if dense[index - first] else (tensor.dtype, tensor.shape)
             for index, tensor in zip(indices, tensors, strict=True)
@@ -154,10 +155,6 @@ class _Way:
     def arrived(self, indices: Sequence[int], copies: Sequence[Tensor]) -> None:
         for index, copy in zip(indices, copies, strict=True):
             self.copies[index] = copy
-
-    def reached(self, index: int) -> Tensor:
-        source, block, _, _ = self.load[index]
-        return bytes_of(source, *block.spans[0])
 
     # ------------------------------------------------------------ large blocks
 
@@ -189,3 +186,8 @@ class _Way:
         for part in device.split(self.ring.slot_bytes):  # type: ignore[no-untyped-call]
             yield Piece(host, address, part, part.nbytes)
             address += part.nbytes
+
+
+def _reached(load: Load, index: int) -> Tensor:
+    source, block, _, _ = load[index]
+    return bytes_of(source, *block.spans[0])

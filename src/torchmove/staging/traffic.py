@@ -94,8 +94,8 @@ class Traffic(Generic[Load]):
                 if thread.ident is not None:
                     thread.join()
                 del thread  # Python code runs as it goes, in which a Ctrl-C would be dropped
-            if self.cancelled:
-                errors.clear()  # an error keeps its frames, and they the list with the error
+                if self.cancelled:
+                    errors.clear()  # an error keeps its frames, and they the list with the error
         if errors:
             raise errors.pop()
 
