@@ -137,7 +137,7 @@ def _park(part: Figures) -> str:
         f"{readable_bytes(nbytes)} the device got {readable_bytes(part['freed_bytes'])} back. After 20 more cycles the "
         f"host had {readable_bytes(max(0, part['grown_host_bytes']))} more in use, the device "
         f"{readable_bytes(max(0, part['grown_device_bytes']))}.",
-        *(_unchanged(part["unchanged_stages"]) if "unchanged_stages" in part else []),
+        *_unchanged(part["unchanged_stages"]),
         *([_shards(part["shards"], seconds)] if "shards" in part else []),
         f"Two models of {part['swap']['bytes'] / 1e9:.0f} GB: one leaves and the other comes, seconds.",
         _table(

@@ -32,14 +32,10 @@ class Finds:
 
     def all_new(self, values: list[Tensor], run: Run) -> bool:
         """If these are tensors that were not found yet, they are now."""
-        ids, known = list(map(id, values)), len(self.seen)
-        if not set(map(type, values)) <= PLAIN or not self.seen.keys().isdisjoint(ids):
+        ids = list(map(id, values))
+        if not set(map(type, values)) <= PLAIN or len({*ids}) < len(ids) or not self.seen.keys().isdisjoint(ids):
             return False
         self.seen.update(zip(ids, count(len(self.tensors))))
-        if len(self.seen) < known + len(ids):  # one of them is there twice
-            for me in {*ids}:
-                del self.seen[me]
-            return False
         self.tensors += values
         self.origins.add(run, len(values))
         return True

@@ -6,8 +6,7 @@ saved and will never run again. Only a graph that still can run stands in the wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -23,13 +22,9 @@ def in_live_graphs(leaves: Sequence[Tensor], *, besides: Iterable[Tensor] = ()) 
 
     All of them require a gradient.
     """
-    suspects = {*map(id, compress(leaves, in_use(leaves)))}
+    # Whoever else holds a tensor's implementation is seen in its use count: mostly nobody, and we are done.
+    suspects = {id(leaf) for leaf in leaves if leaf._use_count() > 1}  # type: ignore[attr-defined]
     return suspects & _reached_from(_ends_of_graphs({id(tensor) for tensor in besides})) if suspects else set()
-
-
-def in_use(leaves: Sequence[Tensor]) -> Iterator[bool]:
-    """Does anybody but its object hold a tensor's implementation? Mostly nobody does, so no graph either."""
-    return map((1).__lt__, map(Tensor._use_count, leaves))  # type: ignore[attr-defined]
 
 
 def _ends_of_graphs(besides: set[int]) -> list[Any]:

@@ -114,8 +114,8 @@ def _told(slots: Slots, walk: Walk) -> Iterator[Told]:
     for index in walk.results:
         if index not in computed:
             yield Told(origins.of(index).path, tensors[index], _GRAPH_INSIDE)
-    live = in_live_graphs([tensors[index] for index in walk.suspects], besides=[tensors[index] for index in computed])
-    for index in walk.suspects if live else ():
+    live = in_live_graphs([tensors[index] for index in walk.trained], besides=[tensors[index] for index in computed])
+    for index in walk.trained if live else ():
         if id(tensors[index]) in live and origins.of(index).role not in _NEVER_TRAINED:
             yield Told(origins.of(index).path, tensors[index], _GRAPH_OVER)
     if any(device.type == "meta" for device in set(slots.looks.devices)):

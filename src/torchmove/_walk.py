@@ -19,7 +19,6 @@ from torch import Tensor
 from torchmove import _devices, _paths
 from torchmove._carried import hung_on, on_class
 from torchmove._finds import Finds
-from torchmove._graphs import in_use
 from torchmove._paths import Path, make_path
 from torchmove._records import (
     Also,
@@ -64,7 +63,7 @@ class Walk(Finds):
         self.windows: list[int] = []  # which of them are windows on storages
         self.looks = Looks.none()  # what was read of the windows
         self.wholes: list[int] = []
-        self.suspects: list[int] = []  # those that require a gradient, and somebody in torch holds: a graph, mostly
+        self.trained: list[int] = []  # those that require a gradient
         self.results: list[int] = []  # those that are the result of a computation and have its graph
         self.shells: list[Shell] = []
         self.told: list[Told] = []
@@ -235,9 +234,8 @@ class Walk(Finds):
         return [*compress(wave, are_windows)]
 
     def find_gradients(self, wave: Sequence[int], tensors: Sequence[Tensor], requires: Sequence[bool]) -> None:
-        trained, leaves = [*compress(wave, requires)], [*compress(tensors, requires)]
-        self.suspects += compress(trained, in_use(leaves))
-        graphs = [*map(_grad_fn, leaves)]
+        self.trained += (trained := [*compress(wave, requires)])
+        graphs = [*map(_grad_fn, compress(tensors, requires))]
         if not _are_none(graphs):
             self.results += [index for index, graph in zip(trained, graphs, strict=True) if graph is not None]
             # Asking the result of a computation for its gradient is answered with a warning.
