@@ -60,12 +60,19 @@ def _small(part: Figures) -> str:
     rows = [
         (stage, _digits(stages["there"][stage]), _digits(stages["back"].get(stage, 0))) for stage in stages["there"]
     ]
+    names = {
+        "usual": "`Module.to` and a loop over the state",
+        "move": "`tm.move`",
+        "usual_best": "`Module.to` and a loop over the state, the best turn",
+        "move_best": "`tm.move`, the best turn",
+    }
     return _section(
         "Many small tensors",
         f"{part['tensors']} tensors, {_size(part)} together: small linear layers with AdamW in mid-training. "
-        + _measured(part, "small"),
-        _ways(part, {"usual": "`Module.to` and a loop over the state", "move": "`tm.move`"}),
-        "Where the time of `tm.move` goes, in microseconds a tensor:",
+        f"{_measured(part, 'small')} Medians of {part['turns']} turns, and the best of them: it is the processor that "
+        "this measures, and on a shared machine others slow it down.",
+        _ways(part, names),
+        "Where the time of `tm.move` goes, in microseconds a tensor, the best of some turns:",
         _table(("stage", f"to {part['device']}", "to the CPU"), rows),
     )
 

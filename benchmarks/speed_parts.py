@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import itemgetter
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
@@ -27,6 +28,7 @@ from torchmove._trips import (
     Trip,
     filled,
     in_mid_training,
+    of_each,
     take_turns,
     transformer,
     trip,
@@ -57,13 +59,16 @@ def small(device: torch.device, *, quick: bool) -> dict[str, Any]:
     wake(device)
     goes: dict[str, Go] = {"usual": partial(usual, theirs), "move": Ours(mine)}
     # It is the processor that is measured here, and on a shared machine that has good and bad seconds.
-    trips = take_turns(goes, device, turns=2 * TURNS + 1, tell=tell)
+    turns = 2 * TURNS + 1
+    trips = take_turns(goes, device, turns=turns, tell=tell)
+    figures = of_each(trips, median) | {f"{name}_best": best for name, best in of_each(trips, min).items()}
     laps = [(_stages(goes["move"], device, count), _stages(goes["move"], CPU, count)) for _ in range(TURNS)]
     best = (min(leg, key=itemgetter("total")) for leg in zip(*laps, strict=True))
     return {
         "tensors": count,
         "bytes": mine.nbytes,
-        "ways": compared(ways_of(trips, mine.nbytes, {"move": "usual"})),
+        "turns": turns,
+        "ways": compared(ways_of(figures, mine.nbytes, {"move": "usual", "move_best": "usual_best"})),
         "us_a_tensor": dict(zip(Trip._fields, best, strict=True)),
     }
 
@@ -154,16 +159,11 @@ def _size_row(total: int, pieces: int, device: torch.device) -> dict[str, Any]:
     turns = max(2, min(50, (1 << 32) // total))
     tell(f"{total} bytes in {pieces}, {turns} turns")
     goes: dict[str, Go] = {"usual": theirs.to, "move": lambda to: tm.move(mine, to=to, progress=False)}
-    best = _best(goes, device, turns)
+    gc.collect()
+    best = of_each(take_turns(goes, device, turns=turns), min)
     legs = {leg: {way: getattr(best[way], leg) for way in goes} for leg in Trip._fields}
     within = {leg: seconds["move"] <= 1.1 * seconds["usual"] + 0.002 for leg, seconds in legs.items()}
     return {"bytes": total, "tensors": pieces, "turns": turns, "seconds": legs, "within": within}
-
-
-def _best(goes: dict[str, Go], device: torch.device, turns: int) -> dict[str, Trip]:
-    gc.collect()
-    laps = [{name: trip(go, device) for name, go in goes.items()} for _ in range(turns)]
-    return {name: Trip(*map(min, zip(*(lap[name] for lap in laps), strict=True))) for name in goes}
 
 
 def _pieces(total: int, pieces: int) -> nn.Module:
@@ -189,7 +189,7 @@ def peers(device: torch.device, *, quick: bool) -> dict[str, Any]:
     mine = transformer(nbytes)
     goes["move"] = Ours(mine)
     wake(device)
-    trips = take_turns(goes, device, turns=TURNS, tell=tell)
+    trips = of_each(take_turns(goes, device, turns=TURNS, tell=tell), median)
     beside = dict.fromkeys([*found, "move"], "usual")
     return {"bytes": mine.nbytes, "ways": compared(ways_of(trips, mine.nbytes, beside)), "missing": missing}
 
@@ -228,7 +228,7 @@ def digests(device: torch.device, *, quick: bool) -> dict[str, Any]:
     wake(device)
     trip(Ours(state), device)
     goes: dict[str, Go] = {"quick": Ours(state), "bytes": Ours(state, "bytes"), "off": Ours(state, "off")}
-    trips = take_turns(goes, device, turns=TURNS, tell=tell)
+    trips = of_each(take_turns(goes, device, turns=TURNS, tell=tell), median)
     beside = {"bytes": "quick", "off": "quick"}
     return {"bytes": state.nbytes, "ways": compared(ways_of(trips, state.nbytes, beside))}
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -24,6 +25,7 @@ from torchmove._trips import (
     State,
     Trip,
     first_trip,
+    of_each,
     resident_bytes,
     take_turns,
     transformer,
@@ -151,6 +153,12 @@ def test_ways_take_turns():
     assert seen == ["a", "a", "b", "b"] * 2
 
 
+def test_a_figure_is_taken_of_all_turns_of_a_way_there_and_back():
+    trips = {"a": [Trip(1.0, 9.0), Trip(3.0, 8.0), Trip(2.0, 4.0)]}
+    assert of_each(trips, median) == {"a": Trip(2.0, 8.0)}
+    assert of_each(trips, min) == {"a": Trip(1.0, 4.0)}
+
+
 def test_figures_are_compared_with_the_way_beside_them_and_with_the_link():
     trips = {"usual": Trip(4.0, 8.0), "move": Trip(1.0, 2.0), "link": Trip(0.1, 0.2)}
     figures = bench.compared(bench.ways_of(trips, 10**9, {"move": "usual"}))
@@ -254,7 +262,12 @@ FIGURES = {
     "transformer": part(
         tensors=12, movers={"there": "fast", "back": "slow"}, extra_bytes=EXTRA, ways=ways(*bench.TITLES)
     ),
-    "small": part(tensors=96_000, us_a_tensor={"there": STAGES, "back": STAGES}, ways=ways("usual", "move")),
+    "small": part(
+        tensors=96_000,
+        turns=3,
+        us_a_tensor={"there": STAGES, "back": STAGES},
+        ways=ways("usual", "move", "usual_best", "move_best"),
+    ),
     "sizes": part(rows=[size_row(1024 * 4**step, pieces) for pieces in (1, 8) for step in range(13)]),
     "peers": part(missing={"accelerate": "cannot be imported: no such thing"}, ways=ways("usual", "lightning", "move")),
     "digests": part(ways=ways("quick", "bytes", "off")),
@@ -348,6 +361,9 @@ def test_a_part_runs_in_a_process_of_its_own_and_prints_json(name, page):
     assert figures[name]["device"] == "twin:0"
     assert page.tables(figures).count("###") == 1
     if name == "small":
+        ways = figures[name]["ways"]
+        assert all(ways["move_best"][leg]["seconds"] <= ways["move"][leg]["seconds"] for leg in Trip._fields)
+        assert ways["move_best"]["there"]["times_as_fast"] is not None
         assert {"survey", "plan", "copy", "commit", "verify", "rest", "total"} <= figures[name]["us_a_tensor"][
             "back"
         ].keys()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -124,14 +123,19 @@ def trip(go: Go, device: torch.device) -> Trip:
 
 def take_turns(
     ways: Mapping[str, Go], device: torch.device, *, turns: int, tell: Tell = lambda _: None
-) -> dict[str, Trip]:
-    """The median of each way's trips. What slows the machine down for a while slows all ways."""
+) -> dict[str, list[Trip]]:
+    """Each way's trips. What slows the machine down for a while slows all ways."""
     trips: dict[str, list[Trip]] = {name: [] for name in ways}
     for turn in range(turns):
         tell(f"turn {turn + 1} of {turns}")
         for name, go in ways.items():
             trips[name].append(trip(go, device))
-    return {name: Trip(*map(statistics.median, zip(*those, strict=True))) for name, those in trips.items()}
+    return trips
+
+
+def of_each(trips: Mapping[str, Sequence[Trip]], figure: Callable[[Sequence[float]], float]) -> dict[str, Trip]:
+    """A figure of each way's trips, such as their median, there and back."""
+    return {name: Trip(*map(figure, zip(*those, strict=True))) for name, those in trips.items()}
 
 
 def _seconds(go: Go, to: torch.device, device: torch.device) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from torchmove._trips import (
     Tell,
     Trip,
     first_trip,
+    of_each,
     take_turns,
     transformer,
     trip,
@@ -172,7 +174,7 @@ def measure(to: torch.device | str | None = None, nbytes: int | None = None, *, 
     goes: dict[str, Go] = {"usual": usually, "move": ours, "move_bytes": Ours(mine, "bytes")}
     if device.type == "cuda":
         goes["link"] = Link(device)
-    trips |= take_turns(goes, device, turns=TURNS, tell=tell)
+    trips |= of_each(take_turns(goes, device, turns=TURNS, tell=tell), median)
     return Bench(
         device=device,
         machine=machine(device),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -48,17 +49,19 @@ def rebind(each: Rebinding, undo: Undo) -> None:
 
 def rebind_dense(
     tensors: Sequence[Tensor],
-    copies: Sequence[Tensor],
+    copies: list[Tensor],
     before: Sequence[UntypedStorage],
     windows: Iterable[Window],
     undo: Undo,
 ) -> None:
-    """Make dense tensors look at their copies by `.data =`, all at once.
+    """Make dense tensors look at their copies by `.data =`, all at once. Uses the copies up.
 
     `before` and `windows` are the storages that they look at now, and how; nobody asks for those but the way back.
     """
     undo.append(lambda: _set_all(tensors, map(looking_at, before, windows)))
-    _set_all(tensors, copies)
+    copies.reverse()
+    # Each copy goes as soon as its memory has a new owner: later it would have to be fetched again, to be let go of.
+    _set_all(tensors, map(list.pop, repeat(copies, len(copies))))
 
 
 def _set_all(tensors: Sequence[Tensor], windows: Iterable[Tensor]) -> None:
