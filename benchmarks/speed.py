@@ -3,7 +3,7 @@
     python benchmarks/speed.py [--parts transformer small sizes peers digests park] [--device cuda] [--quick] [--write]
 
     transformer  14.5 GB of transformer and AdamW, first and later, beside Module.to and the pinned link
-    small        96 000 small tensors, and where the time goes
+    small        96 000 small tensors, in the median and at best, and where the time goes
     sizes        from 1 KiB to 16 GiB, in one tensor and in eight
     peers        beside what Lightning and Accelerate do, where they are installed
     digests      what verify="bytes" costs, and verify="off" saves

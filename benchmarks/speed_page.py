@@ -63,16 +63,16 @@ def _small(part: Figures) -> str:
     names = {
         "usual": "`Module.to` and a loop over the state",
         "move": "`tm.move`",
-        "usual_best": "`Module.to` and a loop over the state, the best turn",
-        "move_best": "`tm.move`, the best turn",
+        "usual_best": "`Module.to` and a loop over the state, at best",
+        "move_best": "`tm.move`, at best",
     }
     return _section(
         "Many small tensors",
         f"{part['tensors']} tensors, {_size(part)} together: small linear layers with AdamW in mid-training. "
-        f"{_measured(part, 'small')} Medians of {part['turns']} turns, and the best of them: it is the processor that "
-        "this measures, and on a shared machine others slow it down.",
+        f"{_measured(part, 'small')} Medians of {part['turns']} turns, and the best in each direction, each beside its "
+        "like: it is the processor that this measures, and on a shared machine others slow it down.",
         _ways(part, names),
-        "Where the time of `tm.move` goes, in microseconds a tensor, the best of some turns:",
+        "Where the time of `tm.move` goes, in microseconds a tensor, in the best of some turns more:",
         _table(("stage", f"to {part['device']}", "to the CPU"), rows),
     )
 

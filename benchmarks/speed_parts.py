@@ -61,7 +61,7 @@ def small(device: torch.device, *, quick: bool) -> dict[str, Any]:
     # It is the processor that is measured here, and on a shared machine that has good and bad seconds.
     turns = 2 * TURNS + 1
     trips = take_turns(goes, device, turns=turns, tell=tell)
-    figures = of_each(trips, median) | {f"{name}_best": best for name, best in of_each(trips, min).items()}
+    figures = of_each(trips, median) | {f"{name}_best": least for name, least in of_each(trips, min).items()}
     laps = [(_stages(goes["move"], device, count), _stages(goes["move"], CPU, count)) for _ in range(TURNS)]
     best = (min(leg, key=itemgetter("total")) for leg in zip(*laps, strict=True))
     return {

@@ -339,9 +339,10 @@ def test_the_plot_is_well_formed(page, docs, names):
     assert all(len(curve.findall("svg:polyline", space)) == 5 for curve in curves)
 
 
-def test_the_figures_in_the_docs_have_their_place():
+def test_the_figures_in_the_docs_are_those_that_are_kept_beside_them(page):
     text = (ROOT / "docs" / "performance.md").read_text()
-    assert text.count("<!-- speed -->") == text.count("<!-- /speed -->") == 1
+    kept = json.loads((ROOT / "docs" / "performance.json").read_text())
+    assert page.replaced(text, page.tables(kept)) == text
 
 
 def test_a_quick_run_is_not_written():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import weakref
 from collections import OrderedDict, deque, namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -285,7 +286,7 @@ COMMITTING = {
 def is_taken(route: Route, step: str) -> bool:
     """Between unlike devices all is swapped; where the device stays, none is remembered anew."""
     if step.startswith("setting") and "data" in step:
-        return route is FRESH or route in ON_CUDA
+        return route in (BETWEEN_TWINS, FRESH, *ON_CUDA)
     return step != "repointing" or route is not FRESH
 
 
@@ -307,6 +308,43 @@ def test_a_fault_at_any_step_changes_nothing(route, owner, name, late, mover, mo
             route.there(*state.objects)
 
     assert ordeal(state, route, mover, attempt, failed_for(Sprung), untouched)
+
+
+@on_routes(BETWEEN_TWINS, FRESH, *ON_CUDA)
+def test_a_fault_in_the_midst_of_many_changes_nothing(route, mover, monkeypatch):
+    """Some look at their copies by then, one copy is in nobody's hands, the others wait."""
+    state, untouched = started(hostile(()), route), started(hostile(()), route)
+    real = _storage.binding._set_all
+
+    def attempt(number: int) -> None:
+        spring = trapped(lambda window: window, number)
+        with monkeypatch.context() as patch:
+            patch.setattr(_storage.binding, "_set_all", lambda tensors, windows: real(tensors, map(spring, windows)))
+            route.there(*state.objects)
+
+    assert ordeal(state, route, mover, attempt, failed_for(Sprung), untouched) > 5
+
+
+def test_a_copy_goes_as_soon_as_its_memory_has_a_new_owner():
+    tensors = [torch.zeros(3) for _ in range(4)]
+    copies = [torch.full((3,), float(number)) for number in range(4)]
+    left = [weakref.ref(copy) for copy in copies]
+    seen: list[int] = []
+
+    class Watching(torch.Tensor):
+        @property
+        def data(self):
+            return None
+
+        @data.setter
+        def data(self, _):
+            seen.append(sum(each() is not None for each in left))
+
+    watched = [tensor.as_subclass(Watching) for tensor in tensors]
+    before = [tensor.untyped_storage() for tensor in tensors]
+    _storage.rebind_dense(watched, copies, before, (), [])
+    assert seen[-1] <= 2
+    assert copies == []
 
 
 PLANNING = {"survey": _survey, "plan": _plan, "free_bytes": _devices}

@@ -65,7 +65,7 @@ class _Copies(NamedTuple):
 
     places: list[int]  # the slots of the dense ones
     sources: list[Tensor]
-    copies: list[Tensor]
+    copies: list[Tensor]  # used up by the commit
     rebindings: list[Rebinding]
 
     def clear(self) -> None:

@@ -34,7 +34,7 @@ class _Worth(NamedTuple):
 # Making the ring takes as long as moving so much without it: to the device, and, slower, into fresh host memory.
 _FIRST_UP = _Worth(256 << 20, 5000)
 _FIRST_DOWN = _Worth(64 << 20, 5000)
-_LATER = _Worth(4 << 20, 100)
+_LATER = _Worth(16 << 20, 100)  # where `mover="staged"` catches up with `mover="plain"`, once there is a ring
 
 
 class Staged:
