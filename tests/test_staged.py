@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from zoo import random_bits
 
 import torchmove as tm
-from torchmove import staging
+from torchmove import _keep, _plan, _survey, staging
 from torchmove._interrupts import HeldInterrupts
 from torchmove._storage import reach
 from torchmove.movers import staged
@@ -315,6 +315,20 @@ def test_without_cuda_the_plain_mover_is_taken_and_the_receipt_says_why():
 def test_there_is_no_such_mover():
     with pytest.raises(tm.MoveRefused, match=r"there is no mover 'quick'; there are auto, plain, staged"):
         tm.move(small_state(), to="twin:0", mover="quick")
+
+
+@pytest.mark.parametrize(
+    ("mib", "tensors", "is_worth_it"),
+    [(4, 8, False), (15, 1, False), (16, 8, True), (1, 99, False), (1, 100, True)],
+)
+def test_with_the_ring_there_a_few_tensors_of_a_few_mib_are_not_worth_staging(mib, tensors, is_worth_it, monkeypatch):
+    monkeypatch.setattr(staging, "is_ready", lambda: True)
+    state = [torch.empty(mib * MIB // tensors, dtype=torch.uint8) for _ in range(tensors)]
+    inventory = _survey.survey({"state": state})
+    up = _plan.Back([torch.device("cuda:0")] * tensors, ())
+    nothing = _keep.keep_of({"state": state}, ())
+    plan = _plan.plan(inventory, up.placement[0], keep=nothing, free_bytes=lambda _: None, back=up)
+    assert staged.worth(plan.moves) is is_worth_it
 
 
 @on_cuda
