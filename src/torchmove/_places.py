@@ -49,15 +49,15 @@ class Places:
             return [self.of_slot(index) for index in range(len(self.slots))]
         # Where nothing is kept, only an optimizer's scalars and random states go elsewhere than to the target.
         placement, nbytes, dtypes = [self.target] * len(self.slots), self.slots.looks.nbytes, self.slots.looks.dtypes
-        scalars = [*compress(count(), map(_LARGEST_SCALAR.__ge__, nbytes))]
+        is_elsewhere = self.target != _CPU  # than where scalars belong
+        scalars = [*compress(count(), map(_LARGEST_SCALAR.__ge__, nbytes))] if is_elsewhere else []
         others = compress(count(), map("tensor".__eq__, self.slots.roles()))
-        is_elsewhere = self.target != _CPU
         for index, likeness in zip(scalars, self.slots.likenesses(scalars), strict=True):
             is_one = nbytes[index] == dtypes[index].itemsize
             why = self.why_alike.get(likeness)
             if not why or not is_one:
                 placement[index] = self.decide(index, self.slots[index], likeness if is_one else None)
-            elif is_elsewhere:
+            else:
                 placement[index], self.why[index] = _CPU, why
         for index in {*others}.difference(scalars):
             placement[index] = self.decide(index, self.slots[index])

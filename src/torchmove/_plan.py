@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress, count
+from itertools import compress
 from operator import ne
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from torchmove._records import (
     Room,
     Slots,
 )
-from torchmove._storage import has_storage, makes_fakes, packed
+from torchmove._storage import has_storage, in_shared_memory, makes_fakes, packed
 from torchmove.report import counted, readable_bytes
 
 __all__ = ["FAKES", "Back", "FreeBytes", "Keep", "Places", "plan"]
@@ -145,9 +145,9 @@ def _no_storages(device: torch.device) -> Note:
 
 
 def _shared_notes(slots: Slots, moves: Moves) -> Iterator[Note]:
-    sizes, firsts = slots.looks.storage_bytes, {*moves.firsts}
-    visible = compress(count(), slots.looks.in_shared_memory)
-    shared = [index for index in visible if index in firsts and sizes[index] > 0]
+    on_host = [some for (home, _), some in moves.ways.items() if home.type == "cpu"]
+    firsts = [moves.firsts[index] for some in on_host for index in some if moves.nbytes[index]]
+    shared = [*compress(firsts, in_shared_memory([slots.tensors[first] for first in firsts]))]
     if shared:
         others = f" and {counted(len(shared) - 1, 'other')}" if len(shared) > 1 else ""
         why = "other processes can see it, and keep what was there; share_memory_() what shall be seen after the move"

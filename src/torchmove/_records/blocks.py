@@ -87,7 +87,7 @@ class Moves(Rows[Move]):
         """Which of the moves go from where to where. Mostly all go one way."""
         homes = [self.blocks.looks.devices[first] for first in self.firsts]
         targets = [self.placement[first] for first in self.firsts]
-        if len({*homes}) == len({*targets}) == 1:
+        if homes and homes.count(homes[0]) == targets.count(targets[0]) == len(homes):
             return {(homes[0], targets[0]): range(len(homes))}
         ways: defaultdict[Way, list[int]] = defaultdict(list)
         for index, way in enumerate(zip(homes, targets, strict=True)):

@@ -43,7 +43,6 @@ class Looks(NamedTuple):
     nbytes: list[int]
     storages: list[int]
     storage_bytes: list[int]
-    in_shared_memory: list[bool]
     dtypes: list[torch.dtype]
     shapes: list[torch.Size]
     strides: list[tuple[int, ...]]
@@ -51,7 +50,7 @@ class Looks(NamedTuple):
 
     @classmethod
     def none(cls) -> Looks:
-        return cls([], [], [], [], [], [], [], [], [])
+        return cls([], [], [], [], [], [], [], [])
 
     def window(self, index: int, offset: int) -> Window:
         return Window(self.dtypes[index], self.shapes[index], self.strides[index], offset)

@@ -27,6 +27,7 @@ from torchmove._storage.reach import bytes_of, load_of, packed, reached
 from torchmove._storage.reading import (
     AT_ONCE,
     has_storage,
+    in_shared_memory,
     look_all,
     look_at_any,
     look_at_wholes,
@@ -49,6 +50,7 @@ __all__ = [
     "filled",
     "has_storage",
     "held_elsewhere",
+    "in_shared_memory",
     "is_shared_out",
     "is_sole_owner",
     "load_of",

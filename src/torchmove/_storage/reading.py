@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from operator import and_, attrgetter
+from operator import attrgetter
 
 import torch
 from torch import Tensor, UntypedStorage
 
 from torchmove._records import Looks, Window, shape_of
 from torchmove._shells import PLAIN
-from torchmove._storage.modes import without_modes
+from torchmove._storage.modes import plain_torch, without_modes
 
 # Tensors are read in columns, but not so many at once that they fall out of the processor's cache in between.
 AT_ONCE = 1000
 
+_DEVICES: dict[torch.device, torch.device] = {}  # one object for each: equal at a glance
 _WITH_STORAGE = {"cpu", "cuda", "xpu", "mps", "meta"}
 NAMED_TENSORS = hasattr(Tensor, "has_names")  # torch 2.13 has given them up
 
@@ -29,8 +30,8 @@ def look_all(tensors: Sequence[Tensor]) -> Looks | None:
     different = set(devices)
     if not all(has_storage(device.type) for device in different):
         return None
-    if len(different) == 1:
-        devices = [*different] * len(tensors)  # one object for all of them
+    known = {device: _DEVICES.setdefault(device, device) for device in different}
+    devices = list(map(known.__getitem__, devices)) if len(known) > 1 else [*known.values()] * len(tensors)
     try:
         storages = list(map(Tensor.untyped_storage, tensors))
         shapes = list(map(_shape, tensors))
@@ -44,7 +45,6 @@ def look_all(tensors: Sequence[Tensor]) -> Looks | None:
         list(map(_nbytes, tensors)),
         list(map(_cdata, storages)),
         list(map(UntypedStorage.nbytes, storages)),
-        _in_shared_memory(storages, devices),
         dtypes,
         shapes,
         list(map(Tensor.stride, tensors)),
@@ -58,14 +58,10 @@ _device, _nbytes, _cdata, _dtype, _shape, _requires_grad = map(
 _QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 
 
-def _in_shared_memory(storages: Sequence[UntypedStorage], devices: Sequence[torch.device]) -> list[bool]:
-    """Of host memory: can other processes see it too?"""
-    on_host = {device: device.type == "cpu" for device in {*devices}}
-    if not any(on_host.values()):
-        return [False] * len(storages)
-    shared = map(UntypedStorage.is_shared, storages)
-    # Of other memory torch says that it is shared, or not, for reasons of its own.
-    return list(shared if all(on_host.values()) else map(and_, map(on_host.__getitem__, devices), shared))
+def in_shared_memory(tensors: Sequence[Tensor]) -> list[bool]:
+    """Of windows on host memory: can other processes see it too?"""
+    with plain_torch():
+        return list(map(UntypedStorage.is_shared, map(Tensor.untyped_storage, tensors)))
 
 
 def look_at_any(tensors: Sequence[Tensor]) -> Looks:
@@ -89,7 +85,6 @@ def look_at_wholes(tensors: Sequence[Tensor]) -> Looks:
         [tensor.numel() * tensor.dtype.itemsize for tensor in tensors],
         [-id(tensor) for tensor in tensors],
         [-1] * count,
-        [False] * count,
         [tensor.dtype for tensor in tensors],
         [torch.Size(shape_of(tensor)) for tensor in tensors],
         [()] * count,

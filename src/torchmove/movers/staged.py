@@ -21,7 +21,7 @@ from torchmove._storage import bytes_of, packed
 from torchmove.staging import Bundle, Bundles, Piece, Pieces, Ring, bundled
 
 _SMALL_BYTES = 1 << 20
-_BATCH = 16384  # small blocks that are looked at before anything is asked for the first of them
+_BATCH = 4096  # small blocks that are looked at before anything is asked for the first of them
 
 
 class _Worth(NamedTuple):

@@ -35,7 +35,7 @@ class NoRing(Exception):
 
 class Ring:
     def __init__(self, device: torch.device) -> None:
-        self.workers = Workers(min(cores(), _MOST_WORKERS))
+        self.workers = Workers(min(max(2, cores() - 1), _MOST_WORKERS))  # a core is left to the traffic that they serve
         self.slot_bytes = 0
         self.slots: tuple[Tensor, ...] = ()
         self._memory: Locked | None = None
