@@ -119,13 +119,13 @@ def test_a_gradient_that_does_not_fit_fails_and_changes_nothing():
 
 
 def test_a_step_that_cannot_be_undone_does_not_keep_the_others_from_it(monkeypatch):
-    from torchmove import _apply
+    from torchmove import _apply, _repointing
 
     model = nn.Linear(2, 2)
     model.device = torch.device("cpu")
 
     def settle(plan: object) -> None:
-        monkeypatch.setattr(_apply, "_write", refuse)
+        monkeypatch.setattr(_repointing, "_write", refuse)
         raise RuntimeError("first")
 
     def refuse(*_: object, **__: object) -> None:

@@ -23,7 +23,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from zoo import numbers
 
 import torchmove as tm
-from torchmove import _apply, _devices, _plan, _storage, _survey, _verify, movers
+from torchmove import _apply, _devices, _plan, _repointing, _storage, _survey, _verify, movers
 from torchmove._records import Finding, Inventory, Verdict
 from torchmove.movers.plain import Plain
 from torchmove.testing import refresh
@@ -275,7 +275,7 @@ COMMITTING = {
     "swapping": (torch._C, "_swap_tensor_impl"),
     "rebuilding a shell": (_apply, "shell_rebinding"),
     "setting gradients": (_storage.Gradients, "set"),
-    "repointing": (_apply, "_write"),
+    "repointing": (_repointing, "_write"),
     "settling": (_apply, "_settle"),
     "a module's own _apply": (OwnApply, "_apply"),
     "proving": (_verify, "verify_move"),
@@ -310,9 +310,11 @@ def test_a_fault_at_any_step_changes_nothing(route, owner, name, late, mover, mo
     assert ordeal(state, route, mover, attempt, failed_for(Sprung), untouched)
 
 
+@pytest.mark.parametrize("at_once", [_apply.AT_ONCE, 3], ids=["all at once", "some at a time"])
 @on_routes(BETWEEN_TWINS, FRESH, *ON_CUDA)
-def test_a_fault_in_the_midst_of_many_changes_nothing(route, mover, monkeypatch):
+def test_a_fault_in_the_midst_of_many_changes_nothing(route, at_once, mover, monkeypatch):
     """Some look at their copies by then, one copy is in nobody's hands, the others wait."""
+    monkeypatch.setattr(_apply, "AT_ONCE", at_once)
     state, untouched = started(hostile(()), route), started(hostile(()), route)
     real = _storage.binding._set_all
 

@@ -28,6 +28,7 @@ LAYERS: list[set[str]] = [
         "_interrupts",
         "_progress",
         "_pages",
+        "_repointing",
         "_fsdp",
     },
     {"_storage"},

@@ -9,32 +9,31 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import compress
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from torch import Tensor, nn
 
-from torchmove import _devices, _fsdp, _paths
+from torchmove import _devices, _fsdp
 from torchmove._collector import without_collector
 from torchmove._errors import MoveFailed, TorchmoveError
 from torchmove._held import OldStorages
 from torchmove._interrupts import HeldInterrupts
 from torchmove._records import (
     Advance,
-    DeviceValue,
     Load,
     Mover,
     Plan,
     Receipt,
-    Repoint,
     Shell,
     Stages,
     Verdict,
 )
+from torchmove._repointing import repoint_all
 from torchmove._storage import (
+    AT_ONCE,
     Gradients,
     Rebinding,
     can_rebind_dense,
@@ -66,6 +65,7 @@ class _Copies(NamedTuple):
     places: list[int]  # the slots of the dense ones
     sources: list[Tensor]
     copies: list[Tensor]  # used up by the commit
+    cut: list[int]  # of the others that show a storage: the first slot that looks at each
     rebindings: list[Rebinding]
 
     def clear(self) -> None:
@@ -94,7 +94,7 @@ def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None
 
 
 def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
-    made = [_Copies([], [], [], []) for _ in jobs]
+    made = [_Copies([], [], [], [], []) for _ in jobs]
     copied: list[Tensor] = []
     try:
         for (plan, mover, _, _), copies in zip(jobs, made, strict=True):
@@ -114,11 +114,11 @@ def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
 def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> None:
     """Tell the dense, which are many and simple, from those whose windows have to be cut."""
     shapes, strides = plan.inventory.slots.looks.shapes, plan.inventory.slots.looks.strides
-    # The step of a dimension of length 1 may be anything, and the copy's be another.
-    dense = [
-        is_so and (1 not in shapes[first] or copy.stride() == strides[first])
-        for first, is_so, copy in zip(plan.moves.firsts, load.dense, copied, strict=True)
-    ]
+    dense = list(load.dense)
+    for index, (first, copy) in enumerate(zip(plan.moves.firsts, copied, strict=True)):
+        # The step of a dimension of length 1 may be anything, and the copy's be another.
+        if 1 in shapes[first] and dense[index]:
+            dense[index] = copy.stride() == strides[first]
     for indices in plan.moves.ways.values():
         one = next((index for index in indices if dense[index]), None)
         if one is not None and not can_rebind_dense(load.sources[one], copied[one]):
@@ -131,6 +131,8 @@ def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> No
     moving = _moving(plan) if others else set()
     for index in others:
         block, copy = plan.moves[index].block, copied[index]
+        if not block.opaque:
+            made.cut.append(block.slots[0])
         for slot in block.slots:
             tensor = plan.inventory.slots.tensors[slot]
             window = cut(copy, tensor, block)
@@ -223,15 +225,24 @@ def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None
     tensors = [*made.sources, *(each.tensor for each in made.rebindings), *(shell.tensor for shell in shells)]
     gradients = Gradients(tensors if swapped else ())
     undo.append(gradients.set)  # the first on the list is the last to run: both sides are back by then
-    # A dense tensor sees its storage from the beginning.
-    windows = (plan.inventory.slots.looks.window(place, 0) for place in made.places)
-    rebind_dense(made.sources, made.copies, old.of(made.places), windows, undo)
+    for start in reversed(range(0, len(made.places), AT_ONCE)):
+        _rebind_some(slice(start, start + AT_ONCE), plan, made, old, undo)
+    old.look_at(made.cut, [plan.inventory.slots.tensors[first] for first in made.cut])
     for each in made.rebindings:
         rebind(each, undo)
     # Parts have their new windows by now.
     for shell in shells:
         rebind(shell_rebinding(shell.tensor, shell.rebuild()), undo)
     gradients.set()
+
+
+def _rebind_some(some: slice, plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None:
+    """Of the dense, the last that are left; so few that each is still at hand when it is made to look elsewhere."""
+    places, sources, copies = made.places[some], made.sources[some], made.copies[some]
+    del made.copies[some]
+    # A dense tensor sees its storage from the beginning.
+    windows = (plan.inventory.slots.looks.window(place, 0) for place in places)
+    rebind_dense(sources, copies, old.look_at(places, sources), windows, undo)
 
 
 def _moving_shells(plan: Plan) -> list[Shell]:
@@ -243,38 +254,6 @@ def _moving_shells(plan: Plan) -> list[Shell]:
             moving.add(id(shell.tensor))
             shells.append(shell)
     return shells
-
-
-def repoint_all(repoints: Sequence[Repoint], undo: Undo) -> None:
-    for value, new in repoints:
-        undo.append(lambda value=value, new=new: _write(value, old=new, new=value.value))  # type: ignore[misc]
-        _write(value, old=value.value, new=new)
-
-
-def _write(value: DeviceValue, *, old: Any, new: Any) -> None:
-    holder = value.holder
-    if value.how is _paths.CELL:
-        holder.__closure__[value.what].cell_contents = new
-    elif value.how is _paths.KEY:
-        _rename_key(holder, old, new)
-    elif isinstance(holder, dict):
-        dict.__setitem__(holder, value.what, new)
-    elif isinstance(holder, list):
-        list.__setitem__(holder, value.what, new)
-    elif isinstance(holder, deque):
-        deque.__setitem__(holder, value.what, new)
-    else:
-        # Past any __setattr__ of the class: a frozen dataclass remembers a device too.
-        object.__setattr__(holder, value.what, new)
-
-
-def _rename_key(holder: dict[Any, Any], old: Any, new: Any) -> None:
-    """In place and in order. An OrderedDict keeps its order beside the dict, and has to be told of it."""
-    kind = OrderedDict if isinstance(holder, OrderedDict) else dict
-    entries = [(new if key == old else key, entry) for key, entry in kind.items(holder)]
-    kind.clear(holder)
-    for key, entry in entries:
-        kind.__setitem__(holder, key, entry)
 
 
 def _settle(plan: Plan) -> None:

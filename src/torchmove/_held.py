@@ -26,20 +26,17 @@ class OldStorages:
     """The storages that a plan moves away from."""
 
     def __init__(self, plan: Plan) -> None:
-        self._slots, blocks = plan.inventory.slots, plan.inventory.blocks
-        self._firsts: Sequence[int] = plan.moves.firsts
-        if blocks.special:
-            self._firsts = [first for first in self._firsts if not blocks.at(first).opaque]
-        tensors = [self._slots.tensors[first] for first in self._firsts]
-        self._storages = list(map(Tensor.untyped_storage, tensors))
+        self._slots = plan.inventory.slots
+        self._firsts: list[int] = []
+        self._storages: list[UntypedStorage] = []
         self._watched: dict[int, Watch] = {}  # by the slot
 
-    def of(self, places: Sequence[int]) -> list[UntypedStorage]:
-        """Those that some slots, each the first of its block, look at."""
-        if len(places) == len(self._firsts):
-            return [*self._storages]
-        known = dict(zip(self._firsts, self._storages, strict=True))
-        return [known[place] for place in places]
+    def look_at(self, firsts: Sequence[int], tensors: Sequence[Tensor]) -> list[UntypedStorage]:
+        """What some tensors look at that will look elsewhere in a moment; each is in the first slot of its block."""
+        storages = list(map(Tensor.untyped_storage, tensors))
+        self._storages += storages
+        self._firsts += firsts
+        return storages
 
     def let_go(self) -> None:
         """Nothing of ours looks at them any more. Who else does is told later; a part at a time, since what has just

@@ -17,10 +17,10 @@ from torch.nn import parameter
 from torch.optim import Optimizer
 
 from torchmove import _move, _survey
-from torchmove._apply import repoint_all
 from torchmove._interrupts import HeldInterrupts
 from torchmove._names import names_of
 from torchmove._records import Inventory
+from torchmove._repointing import repoint_all
 from torchmove._storage import plain_torch
 from torchmove._undo import Undo, put_back
 from torchmove.rehearsal import cuda
