@@ -478,6 +478,8 @@ def test_memory_that_other_processes_share_is_noted(twin):
     assert [(note.code, note.path) for note in receipt.plan.notes] == [("N042", "model[1].weight and 1 other")]
     assert not tm.move(model, to="cpu").plan.notes  # on the way back there is nothing left to be cut
     assert not tm.plan(model, to="cpu").notes
+    nothing_of_it = torch.ones(4).share_memory_()[4:]
+    assert not tm.plan({"empty": nothing_of_it}, to="twin:0").notes  # nothing of it travels
 
 
 def test_data_does_not_follow_and_is_noted(twin):

@@ -23,7 +23,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from zoo import numbers
 
 import torchmove as tm
-from torchmove import _apply, _devices, _plan, _repointing, _storage, _survey, _verify, movers
+from torchmove import _apply, _devices, _held, _plan, _repointing, _storage, _survey, _verify, movers
 from torchmove._records import Finding, Inventory, Verdict
 from torchmove.movers.plain import Plain
 from torchmove.testing import refresh
@@ -269,6 +269,7 @@ COPYING = {
     "choosing a way": (_apply, "rebinding"),
 }
 COMMITTING = {
+    "looking back": (_held.OldStorages, "look_at"),
     "rebinding": (_apply, "rebind"),
     "setting data": (_storage.binding, "_set_data"),
     "setting the data of many": (_storage.binding, "_set_all"),

@@ -25,7 +25,7 @@ from threads import threads
 from torch import nn
 
 import torchmove as tm
-from torchmove import _apply, _repointing, _survey, _verify, movers
+from torchmove import _apply, _held, _repointing, _survey, _verify, movers
 
 TO_TWIN = Route("cpu-twin", "cpu", "twin:0")
 FROM_TWIN = Route("twin-cpu", "twin:0", "cpu")
@@ -273,7 +273,8 @@ def interrupt_at_every_line(*files: str) -> Iterator[Line]:
 
 def test_ctrl_c_at_any_line_leaves_the_state_whole(unraisable_is_dropped):
     lines = interrupt_at_every_line(
-        "_apply.py", "_interrupts.py", "_move.py", "_repointing.py", "binding.py", "cutting.py", "plain.py", "signal.py"
+        *("_apply.py", "_held.py", "_interrupts.py", "_move.py", "_repointing.py"),
+        *("binding.py", "cutting.py", "plain.py", "signal.py"),
     )
     ends = Counter()
     for line in lines:
@@ -308,7 +309,7 @@ STAGES = {
     "surveying": (_survey, "survey"),
     "copying": (movers.Plain, "copy"),
     "cutting": (_apply, "cut"),
-    "looking back": (_apply, "OldStorages"),
+    "looking back": (_held.OldStorages, "look_at"),
     "rebinding": (_apply, "rebind"),
     "repointing": (_repointing, "_write"),
     "settling": (_apply, "_settle"),

@@ -20,7 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import ZOO, numbers
 
 import torchmove as tm
+from torchmove import movers
 from torchmove._storage import has_storage
+from torchmove.movers.plain import Plain
 from torchmove.testing import refresh
 
 
@@ -143,6 +145,24 @@ def test_new_storages_are_where_the_old_ones_were():
     refresh(state)
     assert [str(tensor.device) for tensor in state] == ["cpu", "twin:0", "twin:1"]
     assert not {tensor.data_ptr() for tensor in state} & {*places}
+
+
+class MakesItsOwn(Plain):
+    """Its copies have the shape that they should, and such strides as torch gives a new tensor."""
+
+    def copy(self, load: Any, advance: Any) -> list[Tensor]:
+        return [torch.empty(copy.shape, dtype=copy.dtype).copy_(copy) for copy in super().copy(load, advance)]
+
+
+def test_the_step_of_a_dimension_of_length_one_is_kept(monkeypatch):
+    thin = torch.empty_strided((3, 1), (1, 7)).copy_(numbers(3, 1))
+    before, was = thin.clone(), thin.data_ptr()
+    monkeypatch.setitem(movers._TABLE, "plain", MakesItsOwn())
+    refresh({"thin": thin})
+    assert thin.is_contiguous()
+    assert thin.stride() == (1, 7)
+    assert thin.data_ptr() != was
+    assert torch.equal(thin, before)
 
 
 def test_new_storages_leave_what_is_remembered():

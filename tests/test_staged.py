@@ -125,10 +125,10 @@ print(*after)
 """
 
 
-@pytest.mark.parametrize("workers", range(4, 17))
+@pytest.mark.parametrize("cores", range(4, 17))
 @pytest.mark.parametrize("slot_bytes", slots._CANDIDATES)
-def test_all_slots_are_of_one_size(workers, slot_bytes):
-    memory = torch.empty(workers * slots._BYTES_PER_WORKER, dtype=torch.uint8)
+def test_all_slots_are_of_one_size(cores, slot_bytes):
+    memory = torch.empty(cores * slots._BYTES_PER_CORE, dtype=torch.uint8)
     made = slots.slots_of(memory, slot_bytes)
     assert {slot.nbytes for slot in made} == {slot_bytes}
     assert len(made) == memory.nbytes // slot_bytes

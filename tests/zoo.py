@@ -115,6 +115,7 @@ def strange_strides() -> State:
     model.half_expanded = numbers(3, 1)[1:].expand(2, 7)
     model.diagonal = square.diagonal()
     model.sliding = numbers(10).unfold(0, 4, 2)
+    model.thin = torch.empty_strided((3, 1), (1, 7)).copy_(numbers(3, 1))
     model.last = numbers(2, 3, 4, 5).to(memory_format=torch.channels_last)
     return State((model,), {name: value for name, value in vars(model).items() if isinstance(value, Tensor)})
 

@@ -225,8 +225,8 @@ def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None
     tensors = [*made.sources, *(each.tensor for each in made.rebindings), *(shell.tensor for shell in shells)]
     gradients = Gradients(tensors if swapped else ())
     undo.append(gradients.set)  # the first on the list is the last to run: both sides are back by then
-    for start in reversed(range(0, len(made.places), AT_ONCE)):
-        _rebind_some(slice(start, start + AT_ONCE), plan, made, old, undo)
+    while made.copies:
+        _rebind_last(plan, made, old, undo)
     old.look_at(made.cut, [plan.inventory.slots.tensors[first] for first in made.cut])
     for each in made.rebindings:
         rebind(each, undo)
@@ -236,8 +236,9 @@ def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None
     gradients.set()
 
 
-def _rebind_some(some: slice, plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None:
-    """Of the dense, the last that are left; so few that each is still at hand when it is made to look elsewhere."""
+def _rebind_last(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None:
+    """Of the dense that are left; so few that each is still at hand when it is made to look elsewhere."""
+    some = slice(max(0, len(made.copies) - AT_ONCE), len(made.copies))
     places, sources, copies = made.places[some], made.sources[some], made.copies[some]
     del made.copies[some]
     # A dense tensor sees its storage from the beginning.

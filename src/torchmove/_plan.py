@@ -145,6 +145,7 @@ def _no_storages(device: torch.device) -> Note:
 
 
 def _shared_notes(slots: Slots, moves: Moves) -> Iterator[Note]:
+    # Of other memory than the host's, torch says that it is shared, or not, for reasons of its own.
     on_host = [some for (home, _), some in moves.ways.items() if home.type == "cpu"]
     firsts = [moves.firsts[index] for some in on_host for index in some if moves.nbytes[index]]
     shared = [*compress(firsts, in_shared_memory([slots.tensors[first] for first in firsts]))]

@@ -16,7 +16,7 @@ from torchmove._storage.modes import plain_torch, without_modes
 # Tensors are read in columns, but not so many at once that they fall out of the processor's cache in between.
 AT_ONCE = 1000
 
-_DEVICES: dict[torch.device, torch.device] = {}  # one object for each: equal at a glance
+_DEVICES: dict[torch.device, torch.device] = {}  # the object that stands for each: equal at a glance
 _WITH_STORAGE = {"cpu", "cuda", "xpu", "mps", "meta"}
 NAMED_TENSORS = hasattr(Tensor, "has_names")  # torch 2.13 has given them up
 

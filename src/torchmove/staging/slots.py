@@ -23,8 +23,8 @@ from torchmove.staging.traffic import Road
 from torchmove.staging.workers import Workers, cores
 
 _MIB = 1 << 20
-_MOST_WORKERS = 16
-_BYTES_PER_WORKER = 6 * _MIB
+_FEW_CORES, _MOST_CORES = 4, 16
+_BYTES_PER_CORE = 6 * _MIB
 _CANDIDATES = (2 * _MIB, 4 * _MIB, 8 * _MIB)
 _TRIAL_BYTES, _TRIAL_TURNS = 16 * _MIB, 3
 
@@ -35,7 +35,8 @@ class NoRing(Exception):
 
 class Ring:
     def __init__(self, device: torch.device) -> None:
-        self.workers = Workers(min(max(2, cores() - 1), _MOST_WORKERS))  # a core is left to the traffic that they serve
+        served = min(cores(), _MOST_CORES)
+        self.workers = Workers(served - (served > _FEW_CORES))  # of many, one is left to the traffic
         self.slot_bytes = 0
         self.slots: tuple[Tensor, ...] = ()
         self._memory: Locked | None = None
@@ -43,7 +44,7 @@ class Ring:
         self._lock = threading.Lock()
         self._closed = False
         try:
-            self._memory = Locked(max(4, len(self.workers)) * _BYTES_PER_WORKER)
+            self._memory = Locked(max(4, served) * _BYTES_PER_CORE)
             self.cut(self.best_slot_bytes(device))
         except BaseException:
             self.close()
