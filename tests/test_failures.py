@@ -470,6 +470,26 @@ def test_random_states_of_a_checkpoint_stay_on_the_cpu(twin):
     torch.set_rng_state(checkpoint["rng_state"])
 
 
+@pytest.mark.parametrize("size", [6, 16])  # as small as a scalar, or not
+def test_random_states_on_a_device_stay_there_when_the_rest_comes_to_the_cpu(twin, size):
+    random = torch.arange(size, dtype=torch.uint8, device="twin:0")
+    checkpoint = {"weight": torch.ones(3, device="twin:0"), "rng_state": random}
+    tm.move(checkpoint, to="cpu")
+    assert checkpoint["weight"].device.type == "cpu"
+    assert checkpoint["rng_state"].device.type == "twin"
+
+
+@pytest.mark.parametrize("options", [{}, {"capturable": True}], ids=["ordinary", "capturable"])
+def test_the_scalars_of_an_optimizer_come_to_the_cpu_from_wherever_they_are(twin, options):
+    model, optimizer = trained(torch.optim.Adam)
+    tm.move(model, optimizer, to="twin:0")
+    optimizer.param_groups[0].update(options)
+    for state in optimizer.state.values():
+        state["step"] = state["step"].to("twin:0")
+    assert not tm.move(model, optimizer, to="cpu").plan.stays
+    assert {value.device.type for state in optimizer.state.values() for value in state.values()} == {"cpu"}
+
+
 def test_memory_that_other_processes_share_is_noted(twin):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.LazyLinear(2))
     assert not tm.plan(model[:2], to="twin:0").notes
