@@ -102,11 +102,6 @@ def test_torchs_private_names_are_in_their_one_file(path):
     assert not named or name_of(path) in TORCH_PRIVATE, named
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_file_is_short(path):
-    assert len(path.read_text().splitlines()) < 320
-
-
 def test_the_public_names_are_these():
     assert sorted(tm.__all__) == [
         "ByRank",
