@@ -124,14 +124,14 @@ def test_a_step_that_cannot_be_undone_does_not_keep_the_others_from_it(monkeypat
     model = nn.Linear(2, 2)
     model.device = torch.device("cpu")
 
-    def settle(plan: object) -> None:
+    def settle(*_: object) -> None:
         monkeypatch.setattr(_repointing, "_write", refuse)
         raise RuntimeError("first")
 
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("cannot be written")
 
-    monkeypatch.setattr(_apply, "_settle", settle)
+    monkeypatch.setattr(_apply, "call_overrides", settle)
     with pytest.raises(tm.MoveFailed, match=r"could not be rolled back \(RuntimeError: cannot be written\)") as caught:
         tm.move(model, to="twin:0")
     assert caught.value.not_undone == "RuntimeError: cannot be written"

@@ -819,3 +819,69 @@ def test_what_comes_back_from_the_gpu_can_be_read_at_once():
             model.weight.mul_(1)
     tm.move(model, to="cpu")
     assert torch.equal(model.weight, expected["weight"])
+
+
+# ---------------------------------------------------------------- where nobody looks
+
+
+class Slotted(nn.Linear):
+    __slots__ = ("cache", "never_set", "where")
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.cache, self.where = numbers(3), torch.device("cpu")
+
+
+class BelowSlotted(Slotted):
+    pass
+
+
+@pytest.mark.parametrize("make", [Slotted, BelowSlotted])
+def test_the_slots_of_a_module_are_state(make, route):
+    model = make()
+    before = bits(model.cache)
+    route.start(model)
+    route.there(model)
+    assert model.cache.device == route.away
+    assert bits(model.cache) == before
+    assert route.is_fresh or model.where == route.away
+
+
+class Hidden:
+    """Its `__dict__` shows something else than what it has stored."""
+
+    __dict__ = property(lambda self: {})
+
+
+def test_a_property_called_dict_hides_nothing(route):
+    model, hidden = nn.Linear(2, 2), Hidden()
+    model.helper, hidden.table = hidden, numbers(3)
+    route.start(model)
+    route.there(model)
+    assert hidden.table.device == model.weight.device == route.away
+
+
+@pytest.mark.parametrize("kind", ["untyped", "typed"])
+def test_a_storage_held_as_such_is_refused_unless_it_is_there(kind):
+    model = nn.Linear(2, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.memory = model.weight.untyped_storage() if kind == "untyped" else torch.TypedStorage(3)
+    assert refuses(model) == {"R047"}
+    with pytest.raises(tm.MoveRefused, match=r"R047 model\.memory"):
+        refresh(model)
+    assert tm.plan(model, to="cpu").ok
+    tm.move(model, to="twin:0", keep=["model.memory"])
+    assert model.weight.device.type == "twin"
+
+
+def test_a_tensor_that_is_only_a_key_of_the_state_moves(route):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    forgotten = nn.Parameter(numbers(3))
+    optimizer.state[forgotten] = {"momentum_buffer": numbers(3)}
+    optimizer.state["a name"] = {"count": numbers(1)}
+    route.start(model, optimizer)
+    route.there(model, optimizer)
+    assert forgotten.device == optimizer.state[forgotten]["momentum_buffer"].device == route.away
+    assert optimizer.state["a name"]["count"].device == route.away

@@ -277,7 +277,7 @@ COMMITTING = {
     "rebuilding a shell": (_apply, "shell_rebinding"),
     "setting gradients": (_storage.Gradients, "set"),
     "repointing": (_repointing, "_write"),
-    "settling": (_apply, "_settle"),
+    "settling": (_apply, "call_overrides"),
     "a module's own _apply": (OwnApply, "_apply"),
     "proving": (_verify, "verify_move"),
     "waiting for the copies": (_devices, "synchronize"),

@@ -312,7 +312,7 @@ STAGES = {
     "looking back": (_held.OldStorages, "look_at"),
     "rebinding": (_apply, "rebind"),
     "repointing": (_repointing, "_write"),
-    "settling": (_apply, "_settle"),
+    "settling": (_apply, "call_overrides"),
     "proving": (_verify, "verify_move"),
 }
 COMMITTING = {"looking back", "rebinding", "repointing", "settling", "proving"}
@@ -360,7 +360,7 @@ def test_ctrl_c_while_a_failed_move_is_rolled_back_waits_for_that(route, monkeyp
         raise RuntimeError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_apply, "_settle", fail)
+        patch.setattr(_apply, "call_overrides", fail)
         with pytest.raises(KeyboardInterrupt) as caught:
             route.there(*state.objects)
     assert isinstance(caught.value.__context__, tm.MoveFailed)

@@ -447,7 +447,7 @@ def test_a_fault_on_the_way_changes_nothing(way, share, device, monkeypatch):
     step(model, optimizer, 2)
 
 
-@pytest.mark.parametrize("step", ["_settle", "_wait_for"])
+@pytest.mark.parametrize("step", ["call_overrides", "_wait_for"])
 def test_an_error_that_is_kept_holds_no_memory(step, device, monkeypatch):
     model = nn.Linear(1000, 600).to(device)
     tm.park(model).wake()

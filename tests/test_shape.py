@@ -35,6 +35,7 @@ LAYERS: list[set[str]] = [
     {"staging", "_blocks", "_freeing", "_carried", "_finds"},
     {"readers", "movers", "_rules", "_digest", "_held"},
     {"_walk", "_places", "_council"},
+    {"_own_apply"},
     {"_survey", "_plan", "_apply", "_verify"},
     {"_keep", "_stale"},
     {"_move"},

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import compress
 from typing import NamedTuple, NoReturn
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from torchmove import _devices, _fsdp
+from torchmove import _devices
 from torchmove._collector import without_collector
 from torchmove._errors import MoveFailed, TorchmoveError
 from torchmove._held import OldStorages
 from torchmove._interrupts import HeldInterrupts
+from torchmove._own_apply import call_overrides, has_overrides
 from torchmove._records import (
     Advance,
     Load,
@@ -47,7 +48,7 @@ from torchmove._storage import (
 )
 from torchmove._undo import Undo, put_back
 
-Proof = Callable[[], Verdict | None]
+Proof = Callable[[Plan], Verdict | None]  # given the plan as it was carried out
 
 
 class Job(NamedTuple):
@@ -80,7 +81,7 @@ def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None
     with plain_torch(), without_collector():
         stages.begin("copy")
         copies = _copy(jobs, advance)
-        verdicts, old = _commit(jobs, copies, consent, stages)
+        plans, verdicts, old = _commit(jobs, copies, consent, stages)
         try:
             held = [each.held() for each in old]
         finally:
@@ -88,8 +89,8 @@ def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None
                 each.forget()
         seconds, done = time.perf_counter() - began, stages.end()
         return [
-            Receipt(job.plan.archived(), job.mover.name, job.why, seconds, holders, verdict, done)
-            for job, holders, verdict in zip(jobs, held, verdicts, strict=True)
+            Receipt(plan.archived(), job.mover.name, job.why, seconds, holders, verdict, done)
+            for job, plan, holders, verdict in zip(jobs, plans, held, verdicts, strict=True)
         ]
 
 
@@ -161,7 +162,7 @@ def _commit(
     copies: Sequence[_Copies],
     consent: Callable[[], None],
     stages: Stages,
-) -> tuple[list[Verdict | None], list[OldStorages]]:
+) -> tuple[list[Plan], list[Verdict | None], list[OldStorages]]:
     undo: Undo = []
     old: list[OldStorages] = []
     with HeldInterrupts() as interrupts:
@@ -174,10 +175,9 @@ def _commit(
             # While copies are under way there is time for all that does not read them.
             if any(map(_reads_bytes, jobs)):
                 _wait_for(jobs)
-            for job in jobs:
-                _settle(job.plan)
+            done = [job.plan.with_adopted(call_overrides(job.plan, undo)) for job in jobs]
             stages.begin("verify")
-            verdicts = [job.proof() for job in jobs]
+            verdicts = [job.proof(plan) for job, plan in zip(jobs, done, strict=True)]
             stages.begin("finish")  # the last copies arrive, other ranks agree, old memory comes free
             _wait_for(jobs)
             if interrupts.breaks_off:
@@ -197,7 +197,7 @@ def _commit(
         for made, before in zip(copies, old, strict=True):
             made.clear()
             before.let_go()
-    return verdicts, old
+    return done, verdicts, old
 
 
 def _roll_back(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str) -> NoReturn:
@@ -257,32 +257,6 @@ def _moving_shells(plan: Plan) -> list[Shell]:
     return shells
 
 
-def _settle(plan: Plan) -> None:
-    """Modules that do work of their own when they are moved get their chance, with nothing left to move."""
-    for module in _busy_modules(plan):
-        module._apply(lambda tensor: tensor)  # type: ignore[no-untyped-call]
-
-
-def _busy_modules(plan: Plan) -> Iterator[nn.Module]:
-    if not plan.moves:
-        return
-    inventory = plan.inventory
-    tensors = inventory.slots.tensors
-    shared = {id(tensors[index]) for block in inventory.blocks.shared() for index in block.slots}
-    for holder, _ in inventory.holders.values():
-        if not _moves_itself(type(holder)) or _fsdp.is_sharded(holder):
-            continue  # FSDP's own would make every shard anew, to see where it is: it has moved under FSDP's eyes
-        # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
-        # piece, or part of one that others look at too.
-        if not isinstance(holder, nn.RNNBase) or shared.isdisjoint(map(id, holder._flat_weights)):
-            yield holder
-
-
-def _moves_itself(kind: type) -> bool:
-    """Told by the type: a weak proxy calls itself an instance of what it stands for."""
-    return issubclass(kind, nn.Module) and kind._apply is not nn.Module._apply
-
-
 def _reads_bytes(job: Job) -> bool:
     """Will something look at the copies before the commit is over?"""
-    return job.plan.digests is not None or any(True for _ in _busy_modules(job.plan))
+    return job.plan.digests is not None or has_overrides(job.plan)

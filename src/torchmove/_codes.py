@@ -88,8 +88,8 @@ REFUSALS = {
         "keep it, or move it by its own means before",
     ),
     "R032": Code(
-        "a tensor of the state is the result of a computation whose graph is alive",
-        "detach it",
+        "a tensor of the state is the result of a computation whose graph can still run backward",
+        "detach it where it is stored",
     ),
     "R033": Code(
         "a forward pass has used a parameter and its graph can still run backward",
@@ -126,6 +126,10 @@ REFUSALS = {
     "R043": Code(
         "tensors of different dtypes share memory, and the target has no storages",
         "clone one of them first",
+    ),
+    "R047": Code(
+        "a storage (`UntypedStorage`, `TypedStorage`) is held as such: no tensor leads from it to its copy",
+        "hold a tensor on it instead, or `keep=` it",
     ),
     "R050": Code(
         "the ranks that hold parts of one state make different calls, or call with different objects",
@@ -217,6 +221,13 @@ NOTES = {
     "N050": Code(
         "some of a parked state is in ordinary memory, which is slower: page-locking was refused, or "
         "`host_bytes=` is not enough",
+    ),
+    "N060": Code(
+        "a module changed what it holds in its own `_apply`, as it does in `Module.to`: adopted, on the target"
+    ),
+    "N061": Code(
+        "a stored result of a computation whose backward has run: it moves as data, and where `.data =` is not allowed "
+        "it comes without its spent graph",
     ),
 }
 

@@ -1,7 +1,7 @@
-"""Is an autograd graph alive over these parameters? Then moving them would make its backward nonsense.
+"""Which autograd graphs can still run backward? Moving a parameter under such a graph would make its backward nonsense.
 
-A graph that has run backward is spent: a loss that is still in scope keeps its nodes, but they have let go of what they
-saved and will never run again. Only a graph that still can run stands in the way.
+Backward frees what the nodes saved. A graph that leads to one freed node is spent: its backward raises, whatever else
+it leads to. A loss or an output that is kept after backward holds a spent graph, and stands in nobody's way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ def in_live_graphs(leaves: Sequence[Tensor], *, besides: Iterable[Tensor] = ()) 
     """
     # Whoever else holds a tensor's implementation is seen in its use count: mostly nobody, and we are done.
     suspects = {id(leaf) for leaf in leaves if leaf._use_count() > 1}  # type: ignore[attr-defined]
-    return suspects & _reached_from(_ends_of_graphs({id(tensor) for tensor in besides})) if suspects else set()
+    return suspects & _leaves_of(_ends_of_graphs({id(tensor) for tensor in besides})) if suspects else set()
+
+
+def with_spent_graphs(results: Iterable[Tensor]) -> set[int]:
+    """The ids of those results of computations whose graphs cannot run backward any more."""
+    spent = _Spent()
+    return {id(result) for result in results if spent.has(result.grad_fn)}
 
 
 def _ends_of_graphs(besides: set[int]) -> list[Any]:
@@ -32,20 +38,12 @@ def _ends_of_graphs(besides: set[int]) -> list[Any]:
     return [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
 
 
-def _reached_from(ends: Iterable[Any]) -> set[int]:
-    reached: set[int] = set()
-    seen: set[Any] = set()
-    for end in ends:
-        leaves, can_run = _walk(end, seen)
-        if can_run:
-            reached |= leaves
-    return reached
-
-
-def _walk(end: Any, seen: set[Any]) -> tuple[set[int], bool]:
+def _leaves_of(ends: Iterable[Any]) -> set[int]:
+    """The leaves of all graphs that can still run, by their ids."""
+    spent = _Spent()
+    todo = [end for end in ends if not spent.has(end)]
     leaves: set[int] = set()
-    saved: list[bool] = []
-    todo = [end]
+    seen: set[Any] = set()
     while todo:
         node = todo.pop()
         if node is None or node in seen:
@@ -53,20 +51,57 @@ def _walk(end: Any, seen: set[Any]) -> tuple[set[int], bool]:
         seen.add(node)
         if type(node).__name__ == _LEAF_NODE:
             leaves.add(id(node.variable))
-        saved += _what_is_saved(node)
         todo += [before for before, _ in node.next_functions]
-    # A graph that never saved anything (only sums, say) can run again and again.
-    return leaves, any(saved) or not saved
+    return leaves
 
 
-def _what_is_saved(node: Any) -> list[bool]:
-    """For each thing the node saved: does it still have it? Reads the raw records: unpacking could run user code."""
-    names = [name for name in dir(type(node)) if name.startswith("_raw_saved_")]
-    records: list[Any] = []
-    for name in names:
+class _Spent:
+    """Which nodes lead to one that backward has freed. Each node is asked once, however many graphs lead to it."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, bool] = {}  # holds the nodes: Python's object of one lives as long as somebody has it
+
+    def has(self, end: Any) -> bool:
+        # Without recursion: a graph may be deeper than Python's stack. A node is answered for once all before it are.
+        todo = [(end, False)]
+        while todo:
+            node, is_open = todo.pop()
+            if node is None or (node in self._known and not is_open):
+                continue
+            before = [each for each, _ in node.next_functions if each is not None]
+            if is_open:
+                self._known[node] = self._known[node] or any(self._known[each] for each in before)
+                continue
+            self._known[node] = _is_freed(node)
+            todo.append((node, True))
+            todo += [(each, False) for each in before]
+        return self._known[end]
+
+
+def _is_freed(node: Any) -> bool:
+    """Has backward freed something that the node saved? Unpacking nothing: that could run code of the user's."""
+    for name in dir(type(node)):
+        if not name.startswith(_RAW):
+            continue
         try:
-            value = getattr(node, name)
-        except RuntimeError:  # torch's answer once a custom function's records are gone
-            return [False]
-        records += value if isinstance(value, (tuple, list)) else [value]
-    return [record.data is not None or record.unpack_hook is not None for record in records]
+            records = getattr(node, name)
+        except RuntimeError:  # torch's answer once a list of records is gone
+            return True
+        if isinstance(records, (tuple, list)):
+            continue
+        # An empty record was freed, or belongs to a tensor that was not needed. Asked for what it saved, only the freed
+        # one raises. There is nothing to unpack in either.
+        if records.data is None and records.unpack_hook is None and _raises(node, _SAVED + name.removeprefix(_RAW)):
+            return True
+    return False
+
+
+def _raises(node: Any, name: str) -> bool:
+    try:
+        getattr(node, name)
+    except RuntimeError:
+        return True
+    return False
+
+
+_RAW, _SAVED = "_raw_saved_", "_saved_"

@@ -271,7 +271,7 @@ def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool, counc
         refusal = Refusal("R012", f"mover={mover!r}", str(error), "mover='auto'")
         made = replace(made, refusals=made.refusals or (refusal,))
     council = agreed("move", made, council)
-    job = _apply.Job(made, carrier, why, _no_proof if verify == "off" else proof_of(made))
+    job = _apply.Job(made, carrier, why, _no_proof if verify == "off" else proof)
     return carried_out(job, began=began, progress=progress, council=council)[0]
 
 
@@ -296,20 +296,16 @@ def carried_out(*jobs: _apply.Job, began: float, progress: bool, council: Counci
             return _apply.apply(*jobs, began=began, advance=bar.advance, consent=consent)
 
 
-def proof_of(made: Plan) -> _apply.Proof:
+def proof(made: Plan) -> Verdict | None:
     """Survey the state afresh and hold it against the plan."""
-
-    def proof() -> Verdict | None:
-        if not made.moves:
-            return None
-        now = _survey.survey(dict(zip(made.inventory.roots, made.inventory.objects, strict=True)))
-        verdict = _verify.verify_move(now, made)
-        if not verdict.ok:
-            raise VerificationError(verdict, rolled_back=True)
-        return verdict
-
-    return proof
+    if not made.moves:
+        return None
+    now = _survey.survey(dict(zip(made.inventory.roots, made.inventory.objects, strict=True)))
+    verdict = _verify.verify_move(now, made)
+    if not verdict.ok:
+        raise VerificationError(verdict, rolled_back=True)
+    return verdict
 
 
-def _no_proof() -> None:
+def _no_proof(_: Plan) -> None:
     return None

@@ -11,6 +11,7 @@ import torch
 from torchmove import _paths, _rules
 from torchmove._paths import Path
 from torchmove._records import Inventory, Owner, Slot
+from torchmove._storage import can_rebind_result
 
 _CPU = torch.device("cpu")
 _LARGEST_SCALAR = 8  # bytes, of a float64
@@ -59,9 +60,16 @@ class Places:
                 placement[index] = self.decide(index, self.slots[index], likeness if is_one else None)
             else:
                 placement[index], self.why[index] = _CPU, why
-        for index in {*others}.difference(scalars):
+        on_host = compress(count(), map("host".__eq__, self.slots.roles()))
+        for index in {*others, *self.spent_gradients()}.difference(scalars) | {*on_host}:
             placement[index] = self.decide(index, self.slots[index])
         return placement
+
+    def spent_gradients(self) -> Iterator[int]:
+        """The gradients that stored results of spent graphs retain: they stay where those do."""
+        for index in self.inventory.spent:
+            if self.slots.tensors[index].retains_grad:
+                yield from filter(None, [self.number.get(id(self.slots.tensors[index].grad))])
 
     def of_slot(self, index: int) -> torch.device:
         place = self.known.get(index)
@@ -79,8 +87,12 @@ class Places:
                 return self.stay(index, _CPU, why)
             beside = self.of(owner.parameter, index)
             return self.target if beside is self.target else self.stay(index, beside, "stays beside its parameter")
+        if slot.role == "host" and slot.device == _CPU:
+            return self.stay(index, _CPU, "its library computes with it on the CPU")
         if slot.role == "tensor" and _rules.is_rng_state(slot):
             return self.stay(index, slot.device, "the state of a random number generator")
+        if index in self.inventory.spent and not can_rebind_result(slot.tensor, self.target):
+            return self.stay(index, slot.device, "torch holds it through the gradient that it retains")
         return self.target
 
     def why_on_cpu(self, owner: Owner, slot: Slot, likeness: Hashable) -> str:

@@ -25,7 +25,7 @@ from torchmove._records import (
     Room,
     Slots,
 )
-from torchmove._storage import has_storage, in_shared_memory, makes_fakes, packed
+from torchmove._storage import has_storage, in_shared_memory, makes_fakes, packed, storage_device
 from torchmove.report import counted, readable_bytes
 
 __all__ = ["FAKES", "Back", "FreeBytes", "Keep", "Places", "plan"]
@@ -62,7 +62,7 @@ def plan(
     rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
     moving = frozenset(moves.slots() if inventory.told else ())
     repoints, notes = _repoints(inventory, keep, moves, target) if back is None else (back.repoints, [])
-    refusals += _told_refusals(inventory, keep, moving)
+    refusals += _told_refusals(inventory, keep, moving, None if fresh else target)
     refusals += _mps_refusals(inventory.slots, moves) if target.type == "mps" else ()
     refusals += _room_refusals(rooms)
     refusals += _keep_refusals(inventory, keep)
@@ -164,12 +164,16 @@ def _mixed_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
                 yield Refusal("R043", str(other.path), why, "clone one of them first")
 
 
-def _told_refusals(inventory: Inventory, keep: Keep, moving: frozenset[int]) -> Iterator[Refusal]:
+def _told_refusals(
+    inventory: Inventory, keep: Keep, moving: frozenset[int], stays: torch.device | None
+) -> Iterator[Refusal]:
     for path, about, fact in inventory.told:
         if fact.code[0] != "R" or keep.has(about, (path,)):
             continue
         index = inventory.number.get(id(about))  # a tensor made of others has none
         if fact.code in _GRAPH_CODES and index is not None and index not in moving:
+            continue
+        if fact.code == "R047" and storage_device(about) == stays:
             continue
         yield Refusal(fact.code, str(path), fact.why, fact.remedy)
 

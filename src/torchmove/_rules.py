@@ -47,13 +47,23 @@ _TABLE: dict[tuple[type, str], Rule] = {
 }
 
 
-def register_rule(optimizer: type, key: str, place: Place | Rule) -> None:
-    """Say where an optimizer keeps a scalar of its state.
+# Helpers that compute on the CPU, and whose library leaves their tensors there: by attribute, `*` for all others. A
+# class may be named as "module:name", so that a class that nobody imported costs no import.
+_HELPERS: dict[type | str, dict[str, Place]] = {
+    # Sigmas and timesteps go through numpy whenever a pipeline is called.
+    "diffusers.schedulers.scheduling_utils:SchedulerMixin": {"*": "cpu"},
+}
+
+
+def register_rule(kind: type, key: str, place: Place | Rule) -> None:
+    """Say where an optimizer keeps a scalar of its state, or where another object keeps an attribute.
 
     Args:
-        optimizer: the class; it holds for those below it too.
-        key: the name in the state of a parameter, or "*" for tensors among the group's own values.
-        place: "cpu", "parameter" (beside it), or a function of the group that says one of them.
+        kind: the class; it holds for those below it too.
+        key: of an optimizer: the name in the state of a parameter, or "*" for tensors among the group's own values. Of
+            any other object: the name of an attribute, or "*" for all that have no rule of their own.
+        place: "cpu", "parameter" (with the parameters), or, for an optimizer, a function of the group that says one of
+            them. The attribute of another object under the rule "cpu" stays on the CPU if it is there.
 
     Raises:
         ValueError: that is no place.
@@ -64,10 +74,29 @@ def register_rule(optimizer: type, key: str, place: Place | Rule) -> None:
         ...     pass                                  # keeps state["ticks"], a counter, on the CPU
         >>> tm.register_rule(Clocked, "ticks", "cpu")
         >>> tm.register_rule(Clocked, "scale", lambda group: "parameter" if group["fused"] else "cpu")
+        >>> class NoiseSchedule:
+        ...     pass                                  # computes its sigmas with numpy
+        >>> tm.register_rule(NoiseSchedule, "sigmas", "cpu")
     """
+    if not isinstance(kind, type):
+        raise TypeError(f"register_rule takes a class, not {type(kind).__name__}")
     if not callable(place) and place not in ("cpu", "parameter"):
-        raise ValueError(f"a scalar is kept on the 'cpu' or beside its 'parameter', not {place!r}")
-    _TABLE[optimizer, key] = place if callable(place) else lambda _: place
+        raise ValueError(f"a tensor is kept on the 'cpu' or with its 'parameter', not {place!r}")
+    if issubclass(kind, optim.Optimizer):
+        _TABLE[kind, key] = place if callable(place) else lambda _: place
+    elif callable(place):
+        raise ValueError(f"{kind.__name__} is not an optimizer, and has no groups for a function of the group")
+    else:
+        _HELPERS.setdefault(kind, {})[key] = place
+
+
+def places_of(kind: type) -> Mapping[str, Place]:
+    """Where objects of a class keep their attributes, those that have rules."""
+    found: dict[str, Place] = {}
+    for base in reversed(kind.__mro__):
+        found |= _HELPERS.get(f"{base.__module__}:{base.__qualname__}", {})
+        found |= _HELPERS.get(base, {})
+    return found
 
 
 def on_cpu(owner: Owner, key: str) -> bool:

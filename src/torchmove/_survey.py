@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from torchmove import _paths
 from torchmove._collector import without_collector
-from torchmove._graphs import in_live_graphs
+from torchmove._graphs import in_live_graphs, with_spent_graphs
+from torchmove._paths import Path
 from torchmove._records import Block, Blocks, Fact, Inventory, Slots, Told
 from torchmove._storage import look_at_wholes, offset_of, plain_torch, reached
 from torchmove._walk import Walk
@@ -50,6 +51,7 @@ def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
     blocks = _blocks(slots)
     in_order = len(walk.windows) == len(walk.tensors)
     number = walk.seen if in_order else dict(zip(map(id, slots.tensors), count()))
+    spent = _spent(walk)
     return Inventory(
         objects=tuple(objects.values()),
         roots=tuple(objects),
@@ -57,10 +59,11 @@ def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
         blocks=blocks,
         shells=tuple(walk.shells),
         device_values=tuple(walk.device_values),
-        told=(*walk.told, *_told(slots, walk), *_told_of_blocks(slots, blocks)),
+        told=(*walk.told, *_told(slots, walk, spent), *_told_of_blocks(slots, blocks)),
         also=tuple(walk.also),
         holders=walk.holders,
         number=number,
+        spent=frozenset(number[each] for each in map(id, (walk.tensors[index] for index in spent)) if each in number),
     )
 
 
@@ -107,19 +110,32 @@ def _shared(storages: Sequence[int], first_of: Mapping[int, int]) -> dict[int, t
     return {first: (first, *others) for first, others in shared.items()}
 
 
-def _told(slots: Slots, walk: Walk) -> Iterator[Told]:
+def _told(slots: Slots, walk: Walk, spent: set[int]) -> Iterator[Told]:
     """What stands in the way of moving a tensor, as far as the tensor itself shows it."""
     tensors, origins = walk.tensors, walk.origins
     computed = {index for index in walk.results if origins.of(index).role == "computed"}
     for index in walk.results:
         if index not in computed:
-            yield Told(origins.of(index).path, tensors[index], _GRAPH_INSIDE)
+            path = origins.of(index).path
+            yield Told(path, tensors[index], _SPENT_GRAPH if index in spent else _graph_inside(path))
     live = in_live_graphs([tensors[index] for index in walk.trained], besides=[tensors[index] for index in computed])
     for index in walk.trained if live else ():
         if id(tensors[index]) in live and origins.of(index).role not in _NEVER_TRAINED:
             yield Told(origins.of(index).path, tensors[index], _GRAPH_OVER)
     if any(device.type == "meta" for device in set(slots.looks.devices)):
         yield from (Told(slot.path, slot.tensor, _META) for slot in slots if slot.device.type == "meta")
+
+
+def _spent(walk: Walk) -> set[int]:
+    """The results of computations whose graphs cannot run any more, by their numbers in the walk."""
+    ids = with_spent_graphs([walk.tensors[index] for index in walk.results]) if walk.results else set()
+    return {index for index in walk.results if id(walk.tensors[index]) in ids}
+
+
+def _graph_inside(path: Path) -> Fact:
+    can_be_set = path.how in (_paths.ATTRIBUTE, _paths.ITEM)
+    remedy = f"{path} = {path}.detach()" if can_be_set else f"detach what is stored at {path}"
+    return Fact("R032", "is the result of a computation whose graph can still run backward", remedy)
 
 
 def _told_of_blocks(slots: Slots, blocks: Blocks) -> Iterator[Told]:
@@ -135,11 +151,7 @@ _FREED = Fact(
     "gather it first, or keep it",
 )
 _META = Fact("R030", "a meta tensor has no bytes to move", "materialise it first: load the weights, or to_empty()")
-_GRAPH_INSIDE = Fact(
-    "R032",
-    "is the result of a computation whose graph is alive",
-    "detach it: module.name = module.name.detach()",
-)
+_SPENT_GRAPH = Fact("N061", "holds the graph of a computation whose backward has run: it moves as data")
 _GRAPH_OVER = Fact(
     "R033",
     "a forward pass has used it and its graph can still run backward",

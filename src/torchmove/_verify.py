@@ -33,9 +33,10 @@ class Case(NamedTuple):
         """Each tensor that is still there: its index in the plan, and its index now."""
         number = self.now.number
         made_anew = _made_anew(self.plan.inventory)
+        dropped = self.plan.adopted.dropped
         for tensor, index in self.plan.inventory.number.items():
             at = number.get(tensor)
-            if at is not None and index not in made_anew:
+            if at is not None and index not in made_anew and tensor not in dropped:
                 yield index, at
         if made_anew:
             by_path = {path: at for at, path in _made_anew(self.now).items()}
@@ -89,13 +90,14 @@ def _values(case: Case) -> Iterator[Finding]:
 def _identity(case: Case) -> Iterator[Finding]:
     if case.same:
         return
-    planned = case.plan.inventory
+    planned, adopted = case.plan.inventory, case.plan.adopted
     for tensor, index in planned.number.items():
         slot = planned.slots[index]
-        if tensor not in case.now.number and slot.how is not _paths.CALL:
+        if tensor not in case.now.number and tensor not in adopted.dropped and slot.how is not _paths.CALL:
             yield Finding("V301", str(slot.path), "the tensor that was here is no longer part of the state", _REPORT_IT)
     for slot in case.now.slots:
-        if id(slot.tensor) not in planned.number and slot.how is not _paths.CALL:
+        me = id(slot.tensor)
+        if me not in planned.number and me not in adopted.added and slot.how is not _paths.CALL:
             yield Finding("V302", str(slot.path), "this tensor was not part of the state before", _REPORT_IT)
 
 
@@ -150,6 +152,12 @@ def _placement(case: Case) -> Iterator[Finding]:
         device, place = devices[at], placement[index]
         if device != place:
             yield Finding("V401", str(case.planned(index).path), f"is on {device}, should be on {place}", _REPORT_IT)
+    for tensor, place in case.plan.adopted.added.items():
+        found = case.now.number.get(tensor)
+        if found is not None and devices[found] != place:
+            why = f"was set by a module's own _apply and is on {devices[found]}, should be on {place}"
+            remedy = "pass it through the function that _apply is given"
+            yield Finding("V401", str(case.now.slots[found].path), why, remedy)
 
 
 def _metadata(case: Case) -> Iterator[Finding]:
@@ -165,8 +173,9 @@ def _metadata(case: Case) -> Iterator[Finding]:
             # A stride says nothing about a tensor that shows no storage, on one side or the other.
             if name == "stride" and min(before.storage_bytes[index], now.storage_bytes[at]) < 0:
                 continue
-            # What a hook computes anew before each forward comes without a graph until then.
-            if name == "requires_grad" and slot.role == "computed":
+            # What a hook computes anew before each forward comes without a graph until then; and a graph that cannot
+            # run is not taken along where the implementation is swapped.
+            if name == "requires_grad" and (slot.role == "computed" or index in case.plan.inventory.spent):
                 continue
             yield Finding("V402", str(slot.path), f"its {name} was {was} and is {found}", _REPORT_IT)
 

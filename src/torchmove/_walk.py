@@ -7,7 +7,7 @@ collects the tensors; they are read all together, in columns, which is the quick
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, compress, count, repeat
 from operator import attrgetter
@@ -39,6 +39,7 @@ from torchmove._records import (
     make_child,
     make_several,
 )
+from torchmove._rules import places_of
 from torchmove._shells import PLAIN, Unmovable, is_window, parts_of
 from torchmove._storage import AT_ONCE, look_all, look_at_any
 from torchmove._stored import ATOMS
@@ -105,6 +106,8 @@ class Walk(Finds):
     def visit_states(self, states: States, stair: _Stair) -> bool:
         """See to all that an optimizer keeps. True: it has to be seen to bunch by bunch, which comes next."""
         parameters, kept = list(map(id, states.entries)), list(states.entries.values())
+        if not all(map(self.seen.__contains__, parameters)):
+            self.find_keys(states.entries, stair.path)
         if set(map(type, kept)) <= {dict}:
             owners = chain.from_iterable(map(repeat, count(), map(len, kept)))
             run = StateOfEach(
@@ -120,6 +123,12 @@ class Walk(Finds):
                 return False
         self.stack.append(_make_stair((states.one_by_one(), stair.path, states.entries, None, None)))
         return True
+
+    def find_keys(self, entries: Iterable[Any], path: Path) -> None:
+        """The tensors that are keys of an optimizer's state and in none of its groups."""
+        for index, key in enumerate(entries):
+            if issubclass(type(key), Tensor) and id(key) not in self.seen:
+                self.find(key, path, _paths.MEMBER, index, "parameter", None)
 
     def visit_bunch(self, bunch: Bunch, stair: _Stair) -> bool:
         return self.see_bunch(bunch, stair.path)
@@ -189,8 +198,8 @@ class Walk(Finds):
         kind = type(value)
         reader = self.readers.get(kind)
         if reader is None:
-            reader = self.readers[kind] = reader_for(kind)
-            self.told += [Told(path, value, fact) for fact in on_class(kind)]
+            reader = self.readers[kind] = by_rules(reader_for(kind), places_of(kind))
+            self.told += [Told(path, value, fact) for fact in on_class(value)]
         children = reader(value)
         if type(children) is Bunch:
             return self.see_bunch(children, path)
@@ -238,8 +247,8 @@ class Walk(Finds):
         graphs = [*map(_grad_fn, compress(tensors, requires))]
         if not _are_none(graphs):
             self.results += [index for index, graph in zip(trained, graphs, strict=True) if graph is not None]
-            # Asking the result of a computation for its gradient is answered with a warning.
-            wave = [index for index in wave if self.tensors[index].grad_fn is None]
+            # Asking the result of a computation for a gradient that it does not retain is answered with a warning.
+            wave = [index for index in wave if self.tensors[index].is_leaf or self.tensors[index].retains_grad]
             tensors = [self.tensors[index] for index in wave]
         gradients = [*map(_grad, tensors)]
         if not _are_none(gradients):
@@ -294,6 +303,21 @@ class Walk(Finds):
         States: visit_states,
         Fact: visit_fact,
     }
+
+
+def by_rules(reader: Reader, places: Mapping[str, str]) -> Reader:
+    """The reader of a class, with the role that its rules give to its attributes."""
+    if not places:
+        return reader
+
+    def read(holder: Any) -> Iterator[Any]:
+        found = reader(holder)
+        children: Iterable[Any] = [found] if type(found) is Bunch else found
+        for child in children:
+            on_cpu = type(child) is Child and places.get(child.what, places.get("*")) == "cpu"
+            yield child._replace(role="host") if on_cpu else child
+
+    return read
 
 
 def _are_none(values: Sequence[Any]) -> bool:

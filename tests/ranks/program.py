@@ -288,7 +288,7 @@ def a_fault_at_any_stage() -> None:
         (plain, "copy_block", 1),
         (plain, "copy_block", copies),
         (_apply, "_rebind_all", 1),
-        (_apply, "_settle", 1),
+        (_apply, "call_overrides", 1),
     ]
     for owner, name, call in stages:
         real = broken_at(owner, name, call)
@@ -338,14 +338,14 @@ def a_refusal_on_one_rank() -> None:
 
 def an_interrupt_on_one_rank() -> None:
     one, other, before = in_mid_training()
-    real = _apply._settle
+    real = _apply.call_overrides
 
-    def interrupted(plan: Any) -> None:
+    def interrupted(*args: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
-        real(plan)
+        return real(*args)
 
     if on_the_last_rank():
-        _apply._settle = interrupted
+        _apply.call_overrides = interrupted
     if on_the_last_rank():
         with contextlib.suppress(KeyboardInterrupt):
             tm.move(*one, to="twin:0")
@@ -353,7 +353,7 @@ def an_interrupt_on_one_rank() -> None:
     else:
         with fails("KeyboardInterrupt"):
             tm.move(*one, to="twin:0")
-    _apply._settle = real
+    _apply.call_overrides = real
     assert bits(one) == before
     go_on_alike(one, other)
 

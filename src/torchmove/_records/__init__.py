@@ -7,7 +7,7 @@ from torchmove._records.blocks import Block, Blocks, Move, Moves
 from torchmove._records.columns import Rows
 from torchmove._records.inventory import Also, DeviceValue, Inventory, Shell, Told
 from torchmove._records.origins import GradientsOf, Origins, Run, StateOfEach, make_several
-from torchmove._records.planned import Digest, Note, Plan, Refusal, Repoint, Room, Stay
+from torchmove._records.planned import Adopted, Digest, Note, Plan, Refusal, Repoint, Room, Stay
 from torchmove._records.reading import (
     Bunch,
     Child,
@@ -28,6 +28,7 @@ from torchmove._records.stages import Stage, Stages
 from torchmove._records.verdict import Finding, Verdict
 
 __all__ = [
+    "Adopted",
     "Advance",
     "Also",
     "Block",

@@ -94,6 +94,7 @@ class Inventory(Reported):
     also: tuple[Also, ...]
     holders: Mapping[int, tuple[Any, Path]]  # every holder by its id; this keeps the id its own
     number: Mapping[int, int]  # the index of a tensor's slot, by the tensor's id
+    spent: frozenset[int] = frozenset()  # the slots of stored results whose graphs cannot run any more
 
     def archived(self, *, numbered: bool = True) -> Inventory:
         """The same, remembering the tensors by their ids alone: it keeps nothing of the state alive.

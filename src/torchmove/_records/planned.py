@@ -71,6 +71,18 @@ class Note(NamedTuple):
         return f"{self.code} {self.path}: {self.why}"
 
 
+class Adopted(NamedTuple):
+    """What modules changed in their own `_apply`: tensors that they dropped and added, by their ids, and where those
+    that they added belong. The notes say so."""
+
+    dropped: frozenset[int] = frozenset()
+    added: Mapping[int, torch.device] = {}  # nobody writes to it
+    notes: tuple[Note, ...] = ()
+
+
+_NOTHING_ADOPTED = Adopted()
+
+
 class Room(NamedTuple):
     """What the move needs on a device and what is free there (None: the device does not say)."""
 
@@ -107,6 +119,7 @@ class Plan(Reported):
     placement: Sequence[torch.device]  # where each slot will be, in the inventory's order
     digests: tuple[Digest, ...] | None = None  # each slot's bytes, where asked for
     stages: tuple[Stage, ...] = ()
+    adopted: Adopted = _NOTHING_ADOPTED
 
     @property
     def ok(self) -> bool:
@@ -123,6 +136,10 @@ class Plan(Reported):
         """The same, keeping nothing of the state alive."""
         repoints = tuple(Repoint(point.value._replace(holder=None), point.new) for point in self.repoints)
         return replace(self, inventory=self.inventory.archived(), repoints=repoints)
+
+    def with_adopted(self, adopted: Adopted) -> Plan:
+        """The same, carried out, with what modules changed by themselves."""
+        return replace(self, adopted=adopted, notes=(*self.notes, *adopted.notes)) if any(adopted) else self
 
     @property
     def nbytes(self) -> int:

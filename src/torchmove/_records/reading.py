@@ -10,7 +10,8 @@ from torch import Tensor
 
 from torchmove._paths import ATTRIBUTE, ITEM, KEYED
 
-Role = Literal["parameter", "buffer", "gradient", "state", "computed", "tensor"]
+# "host": its library computes with it on the CPU, and leaves it there.
+Role = Literal["parameter", "buffer", "gradient", "state", "computed", "host", "tensor"]
 
 
 class Owner(NamedTuple):

@@ -16,6 +16,7 @@ from torchmove._storage.binding import (
     Gradients,
     Rebinding,
     can_rebind_dense,
+    can_rebind_result,
     rebind,
     rebind_dense,
     rebinding,
@@ -34,7 +35,7 @@ from torchmove._storage.reading import (
     multiplied_bytes,
     offset_of,
 )
-from torchmove._storage.watching import Watch, held_elsewhere, is_sole_owner, storage_key
+from torchmove._storage.watching import Watch, held_elsewhere, is_sole_owner, storage_device, storage_key
 
 __all__ = [
     "AT_ONCE",
@@ -45,6 +46,7 @@ __all__ = [
     "apart",
     "bytes_of",
     "can_rebind_dense",
+    "can_rebind_result",
     "copy_alone",
     "cut",
     "filled",
@@ -68,6 +70,7 @@ __all__ = [
     "rebind_dense",
     "rebinding",
     "shell_rebinding",
+    "storage_device",
     "storage_key",
     "without_modes",
 ]

@@ -74,6 +74,18 @@ def can_rebind_dense(tensor: Tensor, copy: Tensor) -> bool:
     return torch._has_compatible_shallow_copy_type(tensor, copy)
 
 
+def can_rebind_result(tensor: Tensor, target: torch.device) -> bool:
+    """Can the result of a computation go to a device? The gradient it retains holds its implementation by a weak
+    reference, and such a one cannot be swapped."""
+    kinds = {tensor.device.type, target.type}
+    by_swap = tensor._is_view() or not (len(kinds) == 1 or kinds <= _TAKES_DATA)
+    return not (tensor.retains_grad and by_swap)
+
+
+# Between these kinds of devices torch allows `.data =`.
+_TAKES_DATA = {"cpu", "cuda", "xpu", "mps"}
+
+
 class Gradients:
     """The gradients of some tensors, to be set again after the two have been rebound.
 
@@ -81,11 +93,13 @@ class Gradients:
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        leaves = (tensor for tensor in tensors if tensor.is_leaf)
-        self._pairs = [(tensor, tensor.grad) for tensor in leaves if tensor.grad is not None]
+        # Others have none, and warn when they are asked for it.
+        some = (tensor for tensor in tensors if tensor.is_leaf or tensor.retains_grad)
+        self._pairs = [(tensor, tensor.grad) for tensor in some if tensor.grad is not None]
         for tensor, gradient in self._pairs:
-            # A tensor may take gradients of another dtype (`grad_dtype`), or of any (None).
-            if tensor.shape != gradient.shape or tensor.grad_dtype not in (gradient.dtype, None):
+            # A leaf may take gradients of another dtype (`grad_dtype`), or of any (None).
+            dtype = tensor.grad_dtype if tensor.is_leaf else tensor.dtype
+            if tensor.shape != gradient.shape or dtype not in (gradient.dtype, None):
                 theirs, ours = (f"{each.dtype} {tuple(each.shape)}" for each in (gradient, tensor))
                 raise RuntimeError(f"a gradient of {theirs} does not fit its tensor of {ours}: set it to None first")
 

@@ -24,6 +24,11 @@ def storage_key(holder: Tensor | UntypedStorage) -> int | None:
         return None
 
 
+def storage_device(storage: Any) -> torch.device:
+    """The device of a storage. A TypedStorage warns whenever it is asked for anything by its public names."""
+    return getattr(storage, "_untyped_storage", storage).device  # type: ignore[no-any-return]
+
+
 def held_elsewhere(storages: Sequence[UntypedStorage], tensors: int = 0) -> Iterable[bool]:
     """Does anybody hold each storage, besides the given list and so many tensors that look at it?"""
     holders = list(map(torch._C._storage_Use_Count, map(_cdata, storages)))

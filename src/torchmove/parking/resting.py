@@ -78,7 +78,7 @@ class Parked(Reported):
         plan = waking_plan(self)
         council = _move.agreed("wake", plan)
         up = Up(plan.inventory)
-        job = _apply.Job(plan, up, "woken", _move.proof_of(plan))
+        job = _apply.Job(plan, up, "woken", _move.proof)
         self.has_woken(_move.carried_out(job, began=began, progress=progress, council=council)[0], up)
         return self._awake[0]
 
@@ -228,7 +228,7 @@ def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None
     if plan.refusals and _has_its_places(plan):
         plan = replace(plan, refusals=tuple(each for each in plan.refusals if each.code != "R042"))
     down = Down(plan.inventory, host_bytes=host_bytes)
-    return _apply.Job(plan, down, "parked", _move.proof_of(plan)), down
+    return _apply.Job(plan, down, "parked", _move.proof), down
 
 
 def _free_with_arena(device: torch.device) -> int | None:

@@ -83,7 +83,7 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     if not at_once:
         return _one_by_one(leaving, coming, host_bytes, progress)
     up = Up(plan.inventory)
-    up_job = _apply.Job(plan, up, "swapped", _move.proof_of(plan))
+    up_job = _apply.Job(plan, up, "swapped", _move.proof)
     # The one that leaves goes first: it waits for what is written to it, and would wait for the other too.
     left, came = _move.carried_out(down_job, up_job, began=began, progress=progress, council=council)
     if isinstance(coming, Parked):

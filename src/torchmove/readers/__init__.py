@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from torch import nn
+
 from torchmove._records import Bunch, Reader
+from torchmove._stored import has_slots
 from torchmove.readers import containers, functions, libraries, modules, objects, optimizers, outside, wrappers
 
 __all__ = ["reader_for", "register_reader"]
@@ -36,6 +39,8 @@ def reader_for(kind: type) -> Reader:
     # Every type has the base object, and object has a reader.
     reader = next(found for base, name in named if (found := _TABLE.get(base) or _TABLE.get(name)))
     more = [libraries.BESIDES[name] for _, name in named if name in libraries.BESIDES]
+    if issubclass(kind, nn.Module) and has_slots(kind):
+        more.append(modules.read_slots)
     return _one_after_the_other(reader, *more) if more else reader
 
 

@@ -18,8 +18,10 @@ from torchmove import _fsdp
 from torchmove._graphs import in_live_graphs
 from torchmove._paths import ATTRIBUTE, ITEM
 from torchmove._records import Bunch, Child, Fact, Reader, make_bunch, make_child
-from torchmove._stored import ATOMS
+from torchmove._stored import ATOMS, slots
 
+# The `__dict__` that Python keeps, also where a class defines a property of that name.
+_stored = vars(nn.Module)["__dict__"].__get__
 _REGISTERED = {"_parameters", "_buffers", "_modules"}
 # What every module has in the beginning: the registered, and containers for hooks that are nearly always empty.
 _STANDARD = list(vars(nn.Module()))
@@ -35,7 +37,7 @@ _ODD = (nn.ParameterList, parametrize.ParametrizationList, fx.GraphModule)
 
 
 def read(module: Any) -> Iterable[Child | Bunch | Fact] | Bunch:
-    stored = object.__getattribute__(module, "__dict__")
+    stored = _stored(module)
     how, indexed, is_odd = _form_of(type(module))
     if is_odd or not _holds_registered_alone(stored):
         return _read_all(module, stored)
@@ -45,6 +47,12 @@ def read(module: Any) -> Iterable[Child | Bunch | Fact] | Bunch:
     if not buffers and not children:
         return bunch
     return [bunch, make_bunch((how, buffers or {}, "buffer", None, None)), *_children(children or {}, how, indexed)]
+
+
+def read_slots(module: Any) -> Iterator[Child]:
+    """What a module keeps in `__slots__`: neither torch nor its `__dict__` knows of it."""
+    for name, value in slots(module):
+        yield make_child((ATTRIBUTE, name, value, None, None))
 
 
 class _Form(NamedTuple):
@@ -119,7 +127,7 @@ def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Bunch | F
 
 
 def read_sharded(module: Any) -> Iterator[Child | Bunch | Fact]:
-    yield from _read_all(module, object.__getattribute__(module, "__dict__"))
+    yield from _read_all(module, _stored(module))
     shards = list(_fsdp.shards_of(module))
     if in_live_graphs([whole for whole in map(_fsdp.whole_of, shards) if whole is not None]):
         yield Fact("R033", "a forward pass has used its shards and its graph can still run backward", _DROP_THE_GRAPH)

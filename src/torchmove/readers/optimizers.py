@@ -9,11 +9,11 @@ from torch.optim import Optimizer
 
 from torchmove._paths import ITEM
 from torchmove._records import Bunch, Child, Level, Owner, Reader, States, attribute, item
-from torchmove._stored import ATOMS, attributes
+from torchmove._stored import ATOMS, attributes, stored_dict
 
 
 def read(optimizer: Optimizer) -> Iterator[Child]:
-    stored = object.__getattribute__(optimizer, "__dict__")
+    stored = stored_dict(optimizer) or {}
     groups = stored.get("param_groups", [])
     yield attribute("param_groups", Level(_groups(type(optimizer), groups), groups))
     states = stored.get("state", {})

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from torchmove._records import Child, Fact, Reader
+from torchmove._storage import storage_device
 
 
 def silent(_: Any) -> tuple[Child, ...]:
@@ -28,7 +29,17 @@ def read_generator(holder: torch.Generator) -> Iterator[Fact]:
     yield Fact("N032", f"a torch.Generator cannot move: it stays on {holder.device}; make a new one on the target")
 
 
+def read_storage(holder: Any) -> Iterator[Fact]:
+    yield Fact(
+        "R047",
+        f"a storage on {storage_device(holder)}, held as such: no tensor leads from it to its copy",
+        "hold a tensor instead: torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage); or keep it",
+    )
+
+
 TABLE: dict[type | str, Reader] = {
+    torch.UntypedStorage: read_storage,
+    torch.TypedStorage: read_storage,
     Dataset: read_data,
     DataLoader: read_data,
     Sampler: read_data,

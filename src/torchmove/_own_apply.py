@@ -1,0 +1,203 @@
+"""Modules that override `_apply`: `Module.to` would call it, so a move calls it too, once their tensors have moved.
+
+What such a module sets, replaces or drops there is its own business: a detection head of YOLO gives itself anchors, a
+loss of torchrl empties its cache. The change is adopted, not held against the move, and undone if the move fails.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchmove import _fsdp, _paths
+from torchmove._paths import Path
+from torchmove._records import Adopted, Inventory, Note, Plan
+from torchmove._stored import stored_dict
+from torchmove._undo import Undo
+from torchmove._walk import Walk
+
+
+def has_overrides(plan: Plan) -> bool:
+    return any(True for _ in _overriding(plan))
+
+
+def call_overrides(plan: Plan, undo: Undo) -> Adopted:
+    """Call the `_apply` of every module that has its own. Its tensors are on the target by now, and stay what they are;
+    what else it hands to the function goes there too."""
+    modules = list(_overriding(plan))
+    # What torch's own recurrent modules do changes no object of the state.
+    saved = [] if all(_is_recurrent(type(each.module)) for each in modules) else [*_saved(plan.inventory)]
+    undo.append(partial(_restore_all, saved))
+    for module, _, device in modules:
+        module._apply(partial(_on_device, plan.inventory.number, device))
+    changes = (_Change(*difference, modules) for each in saved for difference in each.differences())
+    return _adopted(plan, [change for change in changes if change.tensors_before.keys() != change.tensors_now.keys()])
+
+
+def _on_device(known: Mapping[int, int], device: torch.device, tensor: Tensor) -> Tensor:
+    return tensor if id(tensor) in known else tensor.to(device)
+
+
+class _Overriding(NamedTuple):
+    module: Any
+    path: Path
+    device: torch.device  # that the first of its tensors moves to
+
+
+def _overriding(plan: Plan) -> Iterator[_Overriding]:
+    if not plan.moves:
+        return
+    inventory = plan.inventory
+    moving = {*plan.moves.slots()}
+    shared = {id(inventory.slots.tensors[index]) for block in inventory.blocks.shared() for index in block.slots}
+    for holder, path in inventory.holders.values():
+        if not _overrides(type(holder)) or _fsdp.is_sharded(holder):
+            continue  # FSDP's own would make every shard anew, to see where it is: it has moved under FSDP's eyes
+        # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
+        # piece, or part of one that others look at too.
+        if isinstance(holder, nn.RNNBase) and not shared.isdisjoint(map(id, holder._flat_weights)):
+            continue
+        numbers = [inventory.number.get(id(tensor)) for tensor in _registered(holder)]
+        if not numbers:
+            yield _Overriding(holder, path, plan.target)
+        for first in (number for number in numbers if number in moving):
+            yield _Overriding(holder, path, plan.placement[first])
+            break
+
+
+def _overrides(kind: type) -> bool:
+    """Told by the type: a weak proxy calls itself an instance of what it stands for."""
+    return issubclass(kind, nn.Module) and kind._apply is not nn.Module._apply
+
+
+def _is_recurrent(kind: type[nn.Module]) -> bool:
+    """It does what torch's own do: its weights become one piece of memory, and no object another."""
+    return kind._apply is nn.RNNBase._apply
+
+
+def _registered(module: nn.Module) -> Iterator[Tensor]:
+    """Parameters and buffers of a module and those below it, from what is stored: `parameters()` may be overridden."""
+    todo, seen = [module], set()
+    while todo:
+        each = todo.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        stored = stored_dict(each) or {}
+        tensors = chain(stored.get("_parameters", {}).values(), stored.get("_buffers", {}).values())
+        yield from (tensor for tensor in tensors if tensor is not None)
+        todo += [child for child in stored.get("_modules", {}).values() if child is not None]
+
+
+# ---------------------------------------------------------------- what it changed
+
+
+def _saved(inventory: Inventory) -> Iterator[_Saved]:
+    """Everything in the state that can be changed in place."""
+    for holder, path in list(inventory.holders.values()):
+        if isinstance(holder, _CONTAINERS):
+            yield _Saved(holder, path, _paths.ITEM)
+        stored = stored_dict(holder)
+        if stored is None:
+            continue
+        yield _Saved(stored, path, _paths.ATTRIBUTE)
+        for name, value in stored.items() if isinstance(holder, nn.Module) else ():
+            if type(value) in _CONTAINERS and name in ("_parameters", "_buffers", "_modules"):
+                yield _Saved(value, path, _paths.ATTRIBUTE)
+            elif type(value) in _CONTAINERS:
+                yield _Saved(value, Path(path, _paths.ATTRIBUTE, name), _paths.ITEM)
+
+
+_CONTAINERS = (dict, OrderedDict, list, deque, set)
+
+
+class _Saved:
+    """A container, and what was in it. `how`: the step from its path to one of its entries."""
+
+    def __init__(self, container: Any, path: Path, how: str) -> None:
+        self.container, self.path, self.how = container, path, how
+        self.before = _content(container)
+
+    def differences(self) -> Iterator[tuple[Path, Any, Any]]:
+        """The path of every entry that is another object now, what was there, and what is."""
+        now = _content(self.container)
+        for key in {**self.before, **now}:
+            was, found = self.before.get(key, _NOTHING), now.get(key, _NOTHING)
+            if was is not found:
+                yield Path(self.path, self.how, key), was, found
+
+    def restore(self) -> None:
+        if not any(True for _ in self.differences()):
+            return
+        container, entries = self.container, self.before
+        if isinstance(container, dict):
+            kind = OrderedDict if isinstance(container, OrderedDict) else dict
+            kind.clear(container)
+            for key, value in entries.items():
+                kind.__setitem__(container, key, value)
+        elif isinstance(container, list):
+            list.__setitem__(container, slice(None), [*entries.values()])
+        else:
+            container.clear()
+            for value in entries.values():
+                container.add(value) if isinstance(container, set) else container.append(value)
+
+
+def _content(container: Any) -> dict[Any, Any]:
+    if isinstance(container, dict):
+        return dict(dict.items(container))
+    if isinstance(container, set):
+        return {id(each): each for each in set.__iter__(container)}
+    return dict(enumerate(container))
+
+
+def _restore_all(saved: Iterable[_Saved]) -> None:
+    for each in saved:
+        each.restore()
+
+
+_NOTHING = object()
+
+
+class _Change:
+    """An entry that is another object now, and the tensors that were and are in it, by their ids."""
+
+    def __init__(self, path: Path, was: Any, now: Any, modules: Sequence[_Overriding]) -> None:
+        self.path, self.by = path, _nearest(path, modules)
+        self.tensors_before, self.tensors_now = _tensors_in(was), _tensors_in(now)
+
+
+def _nearest(path: Path, modules: Sequence[_Overriding]) -> _Overriding:
+    """The innermost of these modules that an entry is below. Some reach beside them: then it is the first of all."""
+    by_path = {id(each.path): each for each in modules}
+    inwards = [by_path[id(step)] for step in path.steps() if id(step) in by_path]
+    return inwards[-1] if inwards else modules[0]
+
+
+def _tensors_in(value: Any) -> dict[int, Tensor]:
+    walk = Walk()
+    if value is not _NOTHING:
+        walk.enter(_paths.NOWHERE, value)
+        walk.follow_tensors()
+    return {id(tensor): tensor for tensor in walk.tensors}
+
+
+def _adopted(plan: Plan, changes: Sequence[_Change]) -> Adopted:
+    known = plan.inventory.number.keys()
+    dropped = {me for change in changes for me in change.tensors_before} & known
+    added = {me: change.by.device for change in changes for me in change.tensors_now if me not in known}
+    return Adopted(frozenset(dropped), added, tuple(_notes(changes)))
+
+
+def _notes(changes: Sequence[_Change]) -> Iterator[Note]:
+    """One for each module."""
+    for by in {id(change.by.module): change.by for change in changes}.values():
+        paths = [str(change.path) for change in changes if change.by.module is by.module]
+        others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        yield Note("N060", str(by.path), f"{type(by.module).__name__}._apply changed {paths[0]}{others}: adopted")

@@ -1,0 +1,178 @@
+"""Modules that change what they hold in their own `_apply`, as `Module.to` lets them: the change is adopted."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from laws import assert_same, bits, trace
+from torch import Tensor, nn
+from zoo import numbers
+
+import torchmove as tm
+from torchmove import _apply, _verify
+
+
+class Head(nn.Module):
+    anchors = torch.empty(0)  # on the class, until `_apply` of the model above sets one on the head
+    strides = numbers(2)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(numbers(3))
+
+
+class Detector(nn.Module):
+    """Sets attributes of its head, as YOLO does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(3, 3), Head())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        head = self.model[-1]
+        head.anchors, head.strides = fn(head.anchors), fn(head.strides)
+        return self
+
+
+class Cached(nn.Module):
+    """Drops what it has cached, as torchrl's losses do, and replaces a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(numbers(3))
+        self._cache = OrderedDict(b=self.weight.detach(), a=numbers(4))
+        self.history = [numbers(2)]
+        self.calls = 0
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self._cache.clear()
+        self.__dict__.pop("extra", None)
+        self.history = [fn(each) for each in self.history] + [fn(torch.zeros(1))]
+        self.calls += 1
+        return self
+
+
+def test_what_a_module_sets_is_adopted_on_the_target(route):
+    model = Detector()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    receipt = route.there(model, optimizer)
+    head = model.model[-1]
+    assert {"anchors", "strides"} <= vars(head).keys()
+    assert {each.device for each in (head.anchors, head.strides, head.weight)} == {route.away}
+    assert bits(head.strides) == bits(Head.strides)
+    assert Head.strides.device.type == "cpu"
+    assert [note.path for note in receipt.plan.notes if note.code == "N060"] == ["model"]
+    assert receipt.verdict is not None
+    assert receipt.verdict.ok
+    assert tm.verify(model, optimizer, after=receipt).ok
+    back = route.back(model, optimizer)
+    assert head.strides.device == route.home
+    assert [note for note in back.plan.notes if note.code == "N060"] == []
+
+
+def test_what_a_module_drops_is_gone_and_no_finding(route):
+    model = Cached()
+    model.extra = {"key": numbers(5)}
+    route.start(model)
+    dropped = id(model.history)
+    receipt = route.there(model)
+    assert not model._cache
+    assert not hasattr(model, "extra")
+    assert id(model.history) != dropped
+    assert {each.device for each in model.history} == {route.away}
+    assert tm.verify(model, after=receipt).ok
+
+
+@pytest.mark.parametrize("make", [Detector, Cached])
+def test_a_failure_afterwards_undoes_what_a_module_changed(make, route, monkeypatch):
+    model = make()
+    route.start(model)
+    if isinstance(model, Cached):
+        model._cache = OrderedDict(b=model.weight.detach(), a=torch.ones(4, device=route.home))
+        model.extra = {"key": torch.ones(5, device=route.home)}
+    tensors = {str(slot.path): slot.tensor for slot in tm.survey(model).slots}
+    stored = {name: {**vars(module)} for name, module in model.named_modules()}
+    cache = list(model._cache.items()) if isinstance(model, Cached) else []
+    before = trace(tensors)
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_verify, "verify_move", fail)
+        with pytest.raises(tm.MoveFailed):
+            route.there(model)
+    assert_same(before, trace(tensors))
+    assert {name: {**vars(module)} for name, module in model.named_modules()} == stored
+    if isinstance(model, Cached):
+        assert list(model._cache.items()) == cache
+        assert model.calls == stored[""]["calls"]
+    assert {str(slot.path) for slot in tm.survey(model).slots} == tensors.keys()
+    route.there(model)
+
+
+class Stray(nn.Linear):
+    """Sets a tensor that it does not hand to the function."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.stray = torch.zeros(2)
+        return self
+
+
+def test_what_a_module_sets_elsewhere_is_found_and_rolled_back():
+    model = Stray(2, 2)
+    with pytest.raises(tm.VerificationError, match=r"V401 model\.stray"):
+        tm.move(model, to="twin:0")
+    assert not hasattr(model, "stray")
+    assert model.weight.device.type == "cpu"
+
+
+def test_what_somebody_else_changes_meanwhile_is_still_a_finding(monkeypatch):
+    model, other = Detector(), nn.Linear(2, 2)
+    real = _apply.call_overrides
+
+    def interfere(*args: Any) -> Any:
+        adopted = real(*args)
+        other.stranger = torch.zeros(2)
+        return adopted
+
+    monkeypatch.setattr(_apply, "call_overrides", interfere)
+    with pytest.raises(tm.VerificationError, match=r"V302 other\.stranger"):
+        tm.move(model, other, to="twin:0")
+
+
+def test_a_module_of_which_nothing_moves_is_not_called():
+    model, other = Cached(), nn.Linear(2, 2)
+    tm.move(other, model, to="twin:0", keep=[model])
+    assert model.calls == 0
+    assert model._cache
+    tm.move(model, to="cpu")
+    assert model.calls == 0
+
+
+def test_a_parked_module_adopts_on_the_way_there_and_back(twin):
+    model = Detector()
+    tm.move(model, to="twin:0")
+    with tm.parked(model):
+        assert model.model[-1].strides.device.type == "cpu"
+    assert model.model[-1].strides.device.type == "twin"
+
+
+class Doubled(nn.Linear):
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.double: Tensor = fn(self.weight.detach() * 2)
+        return self
+
+
+def test_what_is_computed_from_moved_tensors_is_computed_on_the_target(route):
+    model = Doubled(2, 3)
+    route.there(model)
+    assert model.double.device == route.away
+    assert bits(model.double) == bits(model.weight * 2)
