@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+# Torch's own copy does not keep their bytes, or does not copy them at all.
+COPIED_AS_BYTES = {torch.bool, *(getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in range(1, 8))}
+
 
 class Trace(NamedTuple):
     """All that a move must leave as it is."""
@@ -17,6 +20,7 @@ class Trace(NamedTuple):
     bits: dict[str, bytes]
     forms: dict[str, tuple[Any, ...]]
     aliases: frozenset[tuple[str, str, int | None]]
+    counters: frozenset[tuple[str, str]]
 
 
 def trace(tensors: Mapping[str, Tensor]) -> Trace:
@@ -25,6 +29,7 @@ def trace(tensors: Mapping[str, Tensor]) -> Trace:
         bits={name: bits(tensor) for name, tensor in tensors.items()},
         forms={name: form(tensor) for name, tensor in tensors.items()},
         aliases=aliases(tensors),
+        counters=counters(tensors),
     )
 
 
@@ -47,6 +52,8 @@ def bits(tensor: Tensor) -> bytes:
     if data.is_quantized:
         data = data.int_repr()
     with torch.inference_mode(mode=data.is_inference()):
+        if data.dtype in COPIED_AS_BYTES:
+            data = data.view(torch.uint8)
         dense = data.cpu().resolve_conj().resolve_neg().contiguous()
         flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
         return bytes(flat.tolist()) if flat.numel() < 64 else flat.numpy().tobytes()
@@ -88,6 +95,21 @@ def aliases(tensors: Mapping[str, Tensor]) -> frozenset[tuple[str, str, int | No
     )
 
 
+def counters(tensors: Mapping[str, Tensor]) -> frozenset[tuple[str, str]]:
+    """The pairs of tensors in one storage in which an in-place write to one counts as a write to the other."""
+    counted = {one: tensors[one] for one in {name for pair in aliases(tensors) for name in pair[:2]}}
+    counted = {name: tensor for name, tensor in sorted(counted.items()) if not tensor.is_inference()}
+    return frozenset(pair for pair in itertools.combinations(counted, 2) if _counts_for(*map(counted.get, pair)))
+
+
+def _counts_for(one: Tensor, other: Tensor) -> bool:
+    before, set_version = (one._version, other._version), torch._C._autograd._unsafe_set_version_counter
+    set_version((one,), (max(before) + 1,))
+    shared = other._version == max(before) + 1
+    set_version((one, other), before)
+    return shared
+
+
 def _apart(one: Tensor, other: Tensor) -> int | None:
     (begin, end), (other_begin, other_end) = _extent(one), _extent(other)
     return other_begin - begin if begin < other_end and other_begin < end else None
@@ -116,3 +138,4 @@ def assert_same(before: Trace, after: Trace) -> None:
         assert after.bits[name] == before.bits[name], f"the bits of {name} changed"
         assert after.forms[name] == before.forms[name], f"the form of {name} changed"
     assert after.aliases == before.aliases, "sharing changed"
+    assert after.counters == before.counters, "version counters came together or apart"

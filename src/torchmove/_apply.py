@@ -45,6 +45,7 @@ from torchmove._storage import (
     rebind_dense,
     rebinding,
     shell_rebinding,
+    with_shared_versions,
 )
 from torchmove._undo import Undo, put_back
 
@@ -134,10 +135,11 @@ def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> No
         block, copy = plan.moves[index].block, copied[index]
         if not block.opaque:
             made.cut.append(block.slots[0])
+        several: list[Rebinding] = []  # filled by a loop: an error keeps what a comprehension closes over
         for slot in block.slots:
             tensor = plan.inventory.slots.tensors[slot]
-            window = cut(copy, tensor, block)
-            made.rebindings.append(rebinding(tensor, window, moving=moving))
+            several.append(rebinding(tensor, cut(copy, tensor, block), moving=moving))
+        made.rebindings.extend(with_shared_versions(several))
 
 
 def _moving(plan: Plan) -> set[int]:

@@ -127,6 +127,10 @@ REFUSALS = {
         "tensors of different dtypes share memory, and the target has no storages",
         "clone one of them first",
     ),
+    "R044": Code(
+        "a dtype of less than a byte, and the target has no storages",
+        "view it as bytes first: `.view(torch.uint8)`",
+    ),
     "R047": Code(
         "a storage (`UntypedStorage`, `TypedStorage`) is held as such: no tensor leads from it to its copy",
         "hold a tensor on it instead, or `keep=` it",

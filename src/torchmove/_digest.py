@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchmove._records import Digest, Slots
-from torchmove._storage import BITS, offset_of
+from torchmove._storage import BITS, COPIED_AS_BYTES, offset_of
 
 _COLUMNS = 4096
 _SMALL = 16 * _COLUMNS  # elements
@@ -123,6 +123,8 @@ def _bits(tensor: Tensor) -> Tensor:
     data = tensor.data
     if data.device.type in ("lazy", "xla") or data.is_nested or data.is_quantized or data.layout is not torch.strided:
         data = _readable(data)
+    if data.dtype in COPIED_AS_BYTES:
+        data = data.view(torch.uint8)
     # An expanded dimension shows the same bytes again and again: once is enough.
     for dimension, step in enumerate(data.stride()):
         if step == 0 and data.size(dimension) > 1:

@@ -25,7 +25,7 @@ from torchmove._records import (
     Room,
     Slots,
 )
-from torchmove._storage import has_storage, in_shared_memory, makes_fakes, packed, storage_device
+from torchmove._storage import SUB_BYTE, has_storage, in_shared_memory, makes_fakes, packed, storage_device
 from torchmove.report import counted, readable_bytes
 
 __all__ = ["FAKES", "Back", "FreeBytes", "Keep", "Places", "plan"]
@@ -69,6 +69,7 @@ def plan(
     refusals += [FAKES] if moves and makes_fakes() else []
     if moves and not has_storage(target.type):
         refusals += _mixed_refusals(inventory.slots, moves)
+        refusals += _sub_byte_refusals(inventory.slots, moves)
         notes.append(_no_storages(target))
     homes = {home for home, _ in moves.ways}
     notes += [_no_storages(home) for home in homes if not has_storage(home.type)]
@@ -162,6 +163,14 @@ def _mixed_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
             if other.tensor.dtype != first.tensor.dtype:
                 why = f"shares memory with {first.path} of another dtype, which {moves[index].target.type} cannot"
                 yield Refusal("R043", str(other.path), why, "clone one of them first")
+
+
+def _sub_byte_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
+    for index in moves.slots():
+        dtype, place = slots.looks.dtypes[index], moves.placement[index]
+        if dtype in SUB_BYTE and not has_storage(place.type):
+            why = f"is {dtype}, which torch copies to no device without storages, such as {place.type}"
+            yield Refusal("R044", str(slots[index].path), why, "view it as torch.uint8 first: .view(torch.uint8)")
 
 
 def _told_refusals(

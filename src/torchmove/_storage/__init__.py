@@ -21,12 +21,15 @@ from torchmove._storage.binding import (
     rebind_dense,
     rebinding,
     shell_rebinding,
+    with_shared_versions,
 )
 from torchmove._storage.cutting import BITS, apart, copy_alone, cut, filled, is_shared_out, many_like
 from torchmove._storage.modes import makes_fakes, plain_torch, without_modes
 from torchmove._storage.reach import bytes_of, load_of, packed, reached
 from torchmove._storage.reading import (
     AT_ONCE,
+    COPIED_AS_BYTES,
+    SUB_BYTE,
     has_storage,
     in_shared_memory,
     look_all,
@@ -40,6 +43,8 @@ from torchmove._storage.watching import Watch, held_elsewhere, is_sole_owner, st
 __all__ = [
     "AT_ONCE",
     "BITS",
+    "COPIED_AS_BYTES",
+    "SUB_BYTE",
     "Gradients",
     "Rebinding",
     "Watch",
@@ -72,5 +77,6 @@ __all__ = [
     "shell_rebinding",
     "storage_device",
     "storage_key",
+    "with_shared_versions",
     "without_modes",
 ]

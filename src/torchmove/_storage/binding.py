@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from torchmove._records import Window
+from torchmove._storage.cutting import dressed, undressed
 from torchmove._storage.reach import looking_at
+from torchmove._storage.versions import by_counter, set_version_of
 from torchmove._undo import Undo
 
 
@@ -26,6 +28,33 @@ def rebinding(tensor: Tensor, window: Tensor, *, moving: Container[int]) -> Rebi
     """How to rebind a tensor, given the ids of all tensors that move with it."""
     compatible = torch._has_compatible_shallow_copy_type(tensor, window)
     return Rebinding(tensor, window, not compatible or _is_loose_view(tensor, moving))
+
+
+def with_shared_versions(several: Sequence[Rebinding]) -> list[Rebinding]:
+    """The same rebindings of tensors that share a storage; those that share a version counter share it afterwards too.
+
+    Where `.data =` is set, the counter stays with the tensor. An implementation that is swapped in brings its own, and
+    so is made from one that has the right counter.
+    """
+    rebindings = list(several)
+    if not any(each.by_swap for each in rebindings):
+        return rebindings
+    for indices in by_counter([each.tensor for each in rebindings]):
+        kept = [each.tensor for each in map(rebindings.__getitem__, indices) if not each.by_swap]
+        counted = kept[0] if kept else rebindings[indices[0]].window
+        for index in indices:
+            each = rebindings[index]
+            if each.by_swap and each.window is not counted:
+                rebindings[index] = each._replace(window=_counted_with(counted, each.window))
+    return rebindings
+
+
+def _counted_with(counted: Tensor, window: Tensor) -> Tensor:
+    """The window, with the version counter of another tensor."""
+    shared = undressed(counted).detach()
+    # Between tensors that are read conjugated or negated and others, most devices do not allow `.data =`.
+    _set_data(shared, undressed(window))
+    return dressed(shared, window).detach()
 
 
 def shell_rebinding(tensor: Tensor, rebuilt: Tensor) -> Rebinding:
@@ -133,11 +162,11 @@ def _set_data(tensor: Tensor, window: Tensor) -> None:
 def _rebind_by_swap(each: Rebinding, undo: Undo) -> None:
     tensor, other = each.tensor, each.window
     if tensor.is_leaf:
-        other.requires_grad_(tensor.requires_grad)
+        with torch.inference_mode(tensor.is_inference()):
+            other.requires_grad_(tensor.requires_grad)
         if tensor.grad_dtype is not tensor.dtype:
             other.grad_dtype = tensor.grad_dtype
-    if not tensor.is_inference():
-        torch._C._autograd._unsafe_set_version_counter((other,), (tensor._version,))
+    set_version_of(other, like=tensor)
     hooks, late_hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
     before = tensor._cdata
     # A second swap undoes the first, and only then: whatever is raised, before or after, is told by what is there now.

@@ -65,15 +65,16 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def cut(base: Tensor, tensor: Tensor, block: Block) -> Tensor:
     """The tensor's window, cut on `base`, the copy of its block."""
     if block.opaque:
-        return _dressed(base, tensor)
+        return dressed(base, tensor)
     window = window_of(tensor)
     if tensor.is_inference():
         with torch.inference_mode():
-            return _dressed(_cut(base, window, block), tensor)
-    return _dressed(_cut(base, window, block), tensor)
+            return dressed(_cut(base, window, block), tensor)
+    return dressed(_cut(base, window, block), tensor)
 
 
-def _dressed(cut: Tensor, like: Any) -> Tensor:
+def dressed(cut: Tensor, like: Any) -> Tensor:
+    """The same memory, read conjugated, negated and with names as another tensor is."""
     if like.is_conj():
         cut = cut.conj()
     if like.is_neg():
@@ -81,6 +82,12 @@ def _dressed(cut: Tensor, like: Any) -> Tensor:
     if NAMED_TENSORS and like.has_names():
         cut.names = like.names  # type: ignore[attr-defined]
     return cut
+
+
+def undressed(tensor: Tensor) -> Tensor:
+    """The same memory, read as it is."""
+    plain = torch._neg_view(tensor) if tensor.is_neg() else tensor
+    return plain.conj() if plain.is_conj() else plain
 
 
 def _cut(base: Tensor, window: Window, block: Block) -> Tensor:

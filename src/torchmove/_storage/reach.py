@@ -11,7 +11,7 @@ from torch import Tensor, UntypedStorage
 
 from torchmove._records import Load, Moves, Rows, Slots, Window
 from torchmove._shells import PLAIN
-from torchmove._storage.reading import AT_ONCE, NAMED_TENSORS, has_storage, window_of
+from torchmove._storage.reading import AT_ONCE, COPIED_AS_BYTES, NAMED_TENSORS, has_storage, window_of
 
 # Copies keep every reachable byte at the same place within a line of this many bytes, so that kernels that look at the
 # alignment of their input take the same path as before.
@@ -65,7 +65,9 @@ def load_of(moves: Moves, slots: Slots) -> Load:
         whole[index] = False
     if not all(has_storage(target.type) for _, target in moves.ways):
         whole = [each and has_storage(move.target.type) for each, move in zip(whole, moves, strict=True)]
-    odds = _ODD if any(dtype.is_complex for dtype in {*slots.looks.dtypes}) else _ODD_REAL
+    dtypes = {*slots.looks.dtypes}
+    odds = _ODD if any(dtype.is_complex for dtype in dtypes) else _ODD_REAL
+    odds = odds if dtypes.isdisjoint(COPIED_AS_BYTES) else (*odds, _is_copied_as_bytes)
     return Load(sources, moves, _Dense(sources, whole, odds))
 
 
@@ -117,3 +119,7 @@ _ODD_REAL: tuple[_Test, ...] = (
     *([Tensor.has_names] if NAMED_TENSORS else []),  # type: ignore[attr-defined]
 )
 _ODD: tuple[_Test, ...] = (*_ODD_REAL, Tensor.is_conj)  # only complex numbers are
+
+
+def _is_copied_as_bytes(tensor: Tensor) -> bool:
+    return tensor.dtype in COPIED_AS_BYTES

@@ -18,6 +18,8 @@ AT_ONCE = 1000
 
 _DEVICES: dict[torch.device, torch.device] = {}  # the object that stands for each: equal at a glance
 _WITH_STORAGE = {"cpu", "cuda", "xpu", "mps", "meta"}
+SUB_BYTE = {getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in range(1, 8)}
+COPIED_AS_BYTES = {torch.bool, *SUB_BYTE}  # torch's copy makes 0 or 1 of every bool, and has no kernel for the others
 NAMED_TENSORS = hasattr(Tensor, "has_names")  # torch 2.13 has given them up
 
 
