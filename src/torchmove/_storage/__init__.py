@@ -12,6 +12,7 @@ ways to do that, and torch says which one a pair of devices allows:
 
 from __future__ import annotations
 
+from torchmove._storage.accumulators import Accumulators
 from torchmove._storage.binding import (
     Gradients,
     Rebinding,
@@ -45,6 +46,7 @@ __all__ = [
     "BITS",
     "COPIED_AS_BYTES",
     "SUB_BYTE",
+    "Accumulators",
     "Gradients",
     "Rebinding",
     "Watch",
