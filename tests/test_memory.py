@@ -9,6 +9,7 @@ from torch import nn
 from zoo import numbers
 
 import torchmove as tm
+from torchmove import _verify
 from torchmove.testing import refresh
 
 # ---------------------------------------------------------------- bytes
@@ -142,3 +143,129 @@ def test_a_model_made_in_inference_mode_moves(route):
             assert model(torch.ones(3, 2, device=device)).device == device
     refresh(model)
     assert_same(before, trace(tensors))
+
+
+# ---------------------------------------------------------------- several storages over one memory
+
+
+def by_dlpack() -> tuple[list[torch.Tensor], bool]:
+    one = numbers(8)
+    return [one, torch.from_dlpack(one), torch.from_dlpack(one[2:])], True
+
+
+def by_numpy() -> tuple[list[torch.Tensor], bool]:
+    array = numbers(8).numpy()
+    return [torch.from_numpy(array), torch.from_numpy(array[1:]), torch.from_numpy(array).view(2, 4)], True
+
+
+def overlapping_in_part() -> tuple[list[torch.Tensor], bool]:
+    array = numbers(8).numpy()
+    return [torch.from_numpy(array[3:]), torch.from_numpy(array[:6]), torch.from_numpy(array[4:5])], True
+
+
+def of_other_dtypes() -> tuple[list[torch.Tensor], bool]:
+    array = numbers(8).numpy()
+    return [
+        torch.from_numpy(array.view("int16")[2:]),
+        torch.from_numpy(array),
+        torch.from_numpy(array.view("i1")),
+    ], True
+
+
+def parts_of_a_storage() -> tuple[list[torch.Tensor], bool]:
+    one = numbers(8)
+    part = torch.empty(0).set_(one.untyped_storage()[8:24], 0, (4,))
+    return [part, one, one[3:]], True
+
+
+def side_by_side() -> tuple[list[torch.Tensor], bool]:
+    array = numbers(8).numpy()
+    return [torch.from_numpy(array[:4]), torch.from_numpy(array[4:]), torch.from_numpy(numbers(8).numpy())], False
+
+
+LENT = {
+    make.__name__: make
+    for make in (by_dlpack, by_numpy, overlapping_in_part, of_other_dtypes, parts_of_a_storage, side_by_side)
+}
+
+
+def written_through(tensors: list[torch.Tensor]) -> list[list[bool]]:
+    """Which of the others change when one is written to."""
+    found = []
+    for one in tensors:
+        before = [bits(each) for each in tensors]
+        kept = one.detach().clone()
+        one.fill_(1) if one.any() else one.fill_(2)
+        one.zero_()
+        found.append([bits(each) != was for each, was in zip(tensors, before, strict=True)])
+        one.copy_(kept)
+    return found
+
+
+@pytest.mark.parametrize("kind", LENT)
+def test_storages_over_one_memory_are_one_memory_afterwards(kind, route):
+    tensors, shared = LENT[kind]()
+    model = nn.Linear(2, 2)
+    model.lent, model.apart = tensors, numbers(3)
+    before, writes = [bits(each) for each in tensors], written_through(tensors)
+    assert any(sum(each) > 1 for each in writes) is shared
+    route.start(model)
+    for go, device in ((route.there, route.away), (route.back, route.home)):
+        receipt = go(model)
+        assert {each.device for each in tensors} == {device}
+        assert [bits(each) for each in tensors] == before
+        assert written_through(tensors) == writes
+        assert tm.verify(model, after=receipt).ok
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LENT if kind != "side_by_side"])
+def test_their_memory_counts_and_travels_once(kind):
+    tensors, _ = LENT[kind]()
+    inventory = tm.survey(tensors)
+    assert len(inventory.blocks) == 1
+    assert tm.plan(tensors, to="twin:0").nbytes <= 32
+    assert inventory.nbytes <= 32
+    assert len([*inventory.sharing(inventory.slots[0])]) == 2
+
+
+def test_one_of_them_cannot_stay_alone():
+    tensors, _ = by_dlpack()
+    plan = tm.plan(tensors, to="twin:0", keep=["tensors[1]"])
+    assert {refusal.code for refusal in plan.refusals} == {"R041"}
+
+
+def test_what_stays_on_its_device_is_left_as_it_is(route):
+    tensors, _ = by_numpy()
+    model = nn.Linear(2, 2)
+    model.lent = tensors
+    addresses = [each.data_ptr() for each in tensors]
+    tm.move(model, to="twin:0", keep=["model.lent"])
+    assert [each.data_ptr() for each in tensors] == addresses
+
+
+def test_a_storage_that_begins_within_an_element_is_refused():
+    memory = bytearray(bytes(range(32)))
+    tensors = [
+        torch.frombuffer(memory, dtype=torch.float32),
+        torch.frombuffer(memory, dtype=torch.int16, count=4, offset=3),
+    ]
+    with pytest.raises(tm.MoveRefused, match="R045"):
+        tm.move(tensors, to="twin:0")
+
+
+def test_a_holder_of_either_storage_is_named_as_a_leftover():
+    one = numbers(300_000)
+    other = torch.from_dlpack(one)
+    held = other.untyped_storage()
+    receipt = tm.move([one, other], to="twin:0")
+    assert [held.nbytes()] * 2 == [each.nbytes for each in receipt.held]  # what dlpack made keeps what it was made of
+
+
+def test_a_failed_move_leaves_them_as_they_were(monkeypatch):
+    tensors, _ = overlapping_in_part()
+    before, addresses = [bits(each) for each in tensors], [each.data_ptr() for each in tensors]
+    monkeypatch.setattr(_verify, "verify_move", lambda *_: 1 / 0)
+    with pytest.raises(tm.MoveFailed):
+        tm.move(tensors, to="twin:0")
+    assert [each.data_ptr() for each in tensors] == addresses
+    assert [bits(each) for each in tensors] == before

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import compress
 from typing import NamedTuple, NoReturn
@@ -24,6 +24,7 @@ from torchmove._interrupts import HeldInterrupts
 from torchmove._own_apply import call_overrides, has_overrides
 from torchmove._records import (
     Advance,
+    Block,
     Load,
     Mover,
     Plan,
@@ -68,7 +69,7 @@ class _Copies(NamedTuple):
     places: list[int]  # the slots of the dense ones
     sources: list[Tensor]
     copies: list[Tensor]  # used up by the commit
-    cut: list[int]  # of the others that show a storage: the first slot that looks at each
+    cut: list[int]  # of the others that show a storage: a slot that looks at each
     rebindings: list[Rebinding]
 
     def clear(self) -> None:
@@ -135,12 +136,17 @@ def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> No
     for index in others:
         block, copy = plan.moves[index].block, copied[index]
         if not block.opaque:
-            made.cut.append(block.slots[0])
+            made.cut.extend(_one_of_each_storage(plan, block))
         several: list[Rebinding] = []  # filled by a loop: an error keeps what a comprehension closes over
-        for slot in block.slots:
+        for slot, offset in zip(block.slots, block.offsets or (None,), strict=True):
             tensor = plan.inventory.slots.tensors[slot]
-            several.append(rebinding(tensor, cut(copy, tensor, block), moving=moving))
+            several.append(rebinding(tensor, cut(copy, tensor, block, offset), moving=moving))
         made.rebindings.extend(with_shared_versions(several))
+
+
+def _one_of_each_storage(plan: Plan, block: Block) -> Iterable[int]:
+    storages = plan.inventory.slots.looks.storages
+    return {storages[slot]: slot for slot in reversed(block.slots)}.values()
 
 
 def _moving(plan: Plan) -> set[int]:

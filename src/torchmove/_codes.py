@@ -131,6 +131,10 @@ REFUSALS = {
         "a dtype of less than a byte, and the target has no storages",
         "view it as bytes first: `.view(torch.uint8)`",
     ),
+    "R045": Code(
+        "a storage begins within memory that another one shows, but not at a whole element of its tensor",
+        "clone one of them first",
+    ),
     "R047": Code(
         "a storage (`UntypedStorage`, `TypedStorage`) is held as such: no tensor leads from it to its copy",
         "hold a tensor on it instead, or `keep=` it",

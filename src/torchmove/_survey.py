@@ -16,7 +16,7 @@ from torchmove._collector import without_collector
 from torchmove._graphs import in_live_graphs, with_spent_graphs
 from torchmove._paths import Path
 from torchmove._records import Block, Blocks, Fact, Inventory, Slots, Told
-from torchmove._storage import look_at_wholes, offset_of, plain_torch, reached
+from torchmove._storage import Place, look_at_wholes, places_in_memory, plain_torch, reached, window_of
 from torchmove._walk import Walk
 
 
@@ -48,7 +48,8 @@ def _modules_first(objects: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
     slots = _slots(walk)
-    blocks = _blocks(slots)
+    places = places_in_memory(slots.tensors, slots.looks)
+    blocks = _blocks(slots, places)
     in_order = len(walk.windows) == len(walk.tensors)
     number = walk.seen if in_order else dict(zip(map(id, slots.tensors), count()))
     spent = _spent(walk)
@@ -59,7 +60,7 @@ def _inventory(objects: Mapping[str, Any], walk: Walk) -> Inventory:
         blocks=blocks,
         shells=tuple(walk.shells),
         device_values=tuple(walk.device_values),
-        told=(*walk.told, *_told(slots, walk, spent), *_told_of_blocks(slots, blocks)),
+        told=(*walk.told, *_told(slots, walk, spent), *_told_of_blocks(slots, blocks, places)),
         also=tuple(walk.also),
         holders=walk.holders,
         number=number,
@@ -75,9 +76,13 @@ def _slots(walk: Walk) -> Slots:
     return Slots([walk.tensors[index] for index in order], walk.looks, walk.origins, order)
 
 
-def _blocks(slots: Slots) -> Blocks:
+def _blocks(slots: Slots, places: Mapping[int, Place]) -> Blocks:
     """The slots by storage. Nearly always a storage has one, and it sees all of it."""
-    devices, seen_bytes, storages, sizes = slots.looks[:4]
+    _, seen_bytes, storages, sizes = slots.looks[:4]
+    if places:
+        found = [places.get(storage) for storage in storages]
+        sizes = [place.nbytes if place else size for place, size in zip(found, sizes, strict=True)]
+        storages = [place.memory if place else storage for place, storage in zip(found, storages, strict=True)]
     alone = len({*storages}) == len(storages)
     if alone and seen_bytes == sizes:
         return Blocks(slots.looks, range(len(slots)), {})
@@ -86,18 +91,25 @@ def _blocks(slots: Slots) -> Blocks:
     in_part = compress(count(), map(ne, seen_bytes, sizes))
     special = {}
     for first in {first_of[storages[index]] for index in in_part} | shared.keys():
-        indices = shared.get(first, (first,))
-        offsets = tuple([offset_of(slots.tensors[index]) for index in indices]) if len(indices) > 1 else ()
-        special[first] = Block(indices, devices[first], sizes[first], _spans(slots, indices), offsets)
+        special[first] = _block(slots, shared.get(first, (first,)), sizes[first], places)
     return Blocks(slots.looks, sorted(first_of.values()) if shared else range(len(slots)), special)
 
 
-def _spans(slots: Slots, sharing: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    seen_bytes = slots.looks.nbytes
-    size = slots.looks.storage_bytes[sharing[0]]
-    if any(seen_bytes[index] == size for index in sharing):
-        return ((0, size),)
-    return reached([slots.tensors[index] for index in sharing if seen_bytes[index]]) if size >= 0 else ()
+def _block(slots: Slots, indices: tuple[int, ...], size: int, places: Mapping[int, Place]) -> Block:
+    device, seen_bytes = slots.looks.devices[indices[0]], slots.looks.nbytes
+    if size < 0:
+        return Block(indices, device, size, ())
+    place = places.get(slots.looks.storages[indices[0]])
+    windows = [window_of(slots.tensors[index]) for index in indices]
+    if place is not None:
+        starts = [places[slots.looks.storages[index]].start for index in indices]
+        windows = [window.moved(start) for window, start in zip(windows, starts, strict=True)]
+    if any(seen_bytes[index] == size for index in indices):
+        spans: tuple[tuple[int, int], ...] = ((0, size),)
+    else:
+        spans = reached(window for window, index in zip(windows, indices, strict=True) if seen_bytes[index])
+    offsets = tuple([window.offset for window in windows]) if len(windows) > 1 else ()
+    return Block(indices, device, size, spans, offsets, None if place is None else place.address)
 
 
 def _shared(storages: Sequence[int], first_of: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
@@ -138,10 +150,13 @@ def _graph_inside(path: Path) -> Fact:
     return Fact("R032", "is the result of a computation whose graph can still run backward", remedy)
 
 
-def _told_of_blocks(slots: Slots, blocks: Blocks) -> Iterator[Told]:
-    for indices, _, size, spans, _ in blocks.special.values():
+def _told_of_blocks(slots: Slots, blocks: Blocks, places: Mapping[int, Place]) -> Iterator[Told]:
+    for indices, _, size, spans, _, address in blocks.special.values():
         if spans and spans[-1][1] > size:
             yield Told(slots[indices[0]].path, slots.tensors[indices[0]], _FREED)
+        for index in indices if address is not None else ():
+            if places[slots.looks.storages[index]].start % slots.looks.dtypes[index].itemsize:
+                yield Told(slots[index].path, slots.tensors[index], _ODD_START)
 
 
 _NEVER_TRAINED = {"gradient", "state"}  # a graph that leads to one of these ends in the tensor itself
@@ -149,6 +164,11 @@ _FREED = Fact(
     "R034",
     "its storage is smaller than what it shows: someone took the memory away (resize_ of a storage, as shards do)",
     "gather it first, or keep it",
+)
+_ODD_START = Fact(
+    "R045",
+    "shares memory with another storage, from which it is a part of an element away: no view can be that",
+    "clone it first",
 )
 _META = Fact("R030", "a meta tensor has no bytes to move", "materialise it first: load the weights, or to_empty()")
 _SPENT_GRAPH = Fact("N061", "holds the graph of a computation whose backward has run: it moves as data")

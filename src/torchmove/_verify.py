@@ -105,12 +105,13 @@ def _sharing(case: Case) -> Iterator[Finding]:
     """Windows of one storage are windows of one storage still."""
     shared = case.plan.inventory.blocks.shared()
     slots, now_at = case.now.slots, dict(case.pairs()) if shared else {}
-    storages, sizes = slots.looks.storages, slots.looks.storage_bytes
+    sizes = slots.looks.storage_bytes
+    block_of = {at: block.slots[0] for block in case.now.blocks.shared() for at in block.slots} if shared else {}
     for block in shared:
         first, *others = [now_at[index] for index in block.slots if index in now_at] or [0]
         for other in others:
             # On a device without storages nobody can tell.
-            if storages[other] != storages[first] and sizes[other] >= 0:
+            if block_of.get(other, other) != block_of.get(first, first) and sizes[other] >= 0:
                 why = f"no longer shares its storage with {slots[first].path}"
                 yield Finding("V201", str(slots[other].path), why, _REPORT_IT)
 

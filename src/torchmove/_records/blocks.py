@@ -18,7 +18,8 @@ Way = tuple[torch.device, torch.device]  # from where, to where
 class Block(NamedTuple):
     """A storage: the slots that look at it, and the spans of its bytes that they reach. None: it shows no storage.
 
-    Where there are several slots, `offsets` has for each where in the storage its window begins, in elements.
+    Where there are several slots, `offsets` has for each where in the storage its window begins, in elements. Several
+    storages over the same memory are one block; `address` says where that memory begins.
     """
 
     slots: tuple[int, ...]
@@ -26,6 +27,7 @@ class Block(NamedTuple):
     storage_bytes: int
     spans: tuple[tuple[int, int], ...]
     offsets: tuple[int, ...] = ()
+    address: int | None = None
 
     @property
     def opaque(self) -> bool:

@@ -166,7 +166,8 @@ class Inventory(Reported):
 
     @cached_property
     def _block_of(self) -> Mapping[int, Block]:
-        return {self.slots.looks.storages[block.slots[0]]: block for block in self.blocks}
+        storages = self.slots.looks.storages
+        return {storages[slot]: block for block in self.blocks for slot in block.slots}
 
     def facts(self) -> dict[str, Any]:
         return {

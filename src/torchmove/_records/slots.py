@@ -47,13 +47,18 @@ class Looks(NamedTuple):
     shapes: list[torch.Size]
     strides: list[tuple[int, ...]]
     requires_grads: list[bool]
+    resizables: list[bool]  # False: another storage may look at the same memory
 
     @classmethod
     def none(cls) -> Looks:
-        return cls([], [], [], [], [], [], [], [])
+        return cls([], [], [], [], [], [], [], [], [])
 
     def window(self, index: int, offset: int) -> Window:
         return Window(self.dtypes[index], self.shapes[index], self.strides[index], offset)
+
+    def is_like(self, other: Looks) -> bool:
+        """Nothing differs but whether storages can be resized: `tensor.numpy()` changes that."""
+        return self[:-1] == other[:-1]
 
     def extend(self, more: Looks) -> None:
         for column, rest in zip(self, more, strict=True):
@@ -67,6 +72,10 @@ class Window(NamedTuple):
     shape: torch.Size
     stride: tuple[int, ...]
     offset: int
+
+    def moved(self, nbytes: int) -> Window:
+        """The same of a storage that begins so many bytes before this one."""
+        return self._replace(offset=self.offset + nbytes // self.dtype.itemsize)
 
     @property
     def extent(self) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from torchmove._storage.binding import (
     with_shared_versions,
 )
 from torchmove._storage.cutting import BITS, apart, copy_alone, cut, filled, is_shared_out, many_like
+from torchmove._storage.memory import Place, places_in_memory
 from torchmove._storage.modes import makes_fakes, plain_torch, without_modes
 from torchmove._storage.reach import bytes_of, load_of, packed, reached
 from torchmove._storage.reading import (
@@ -38,6 +39,7 @@ from torchmove._storage.reading import (
     look_at_wholes,
     multiplied_bytes,
     offset_of,
+    window_of,
 )
 from torchmove._storage.watching import Watch, held_elsewhere, is_sole_owner, storage_device, storage_key
 
@@ -48,6 +50,7 @@ __all__ = [
     "SUB_BYTE",
     "Accumulators",
     "Gradients",
+    "Place",
     "Rebinding",
     "Watch",
     "apart",
@@ -71,6 +74,7 @@ __all__ = [
     "multiplied_bytes",
     "offset_of",
     "packed",
+    "places_in_memory",
     "plain_torch",
     "reached",
     "rebind",
@@ -79,6 +83,7 @@ __all__ = [
     "shell_rebinding",
     "storage_device",
     "storage_key",
+    "window_of",
     "with_shared_versions",
     "without_modes",
 ]

@@ -62,11 +62,13 @@ _GRAIN = 32768  # elements: torch's own measure
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def cut(base: Tensor, tensor: Tensor, block: Block) -> Tensor:
-    """The tensor's window, cut on `base`, the copy of its block."""
+def cut(base: Tensor, tensor: Tensor, block: Block, offset: int | None) -> Tensor:
+    """The tensor's window, cut on `base`, the copy of its block, in which it begins at an offset."""
     if block.opaque:
         return dressed(base, tensor)
     window = window_of(tensor)
+    if offset is not None:
+        window = window._replace(offset=offset)
     if tensor.is_inference():
         with torch.inference_mode():
             return dressed(_cut(base, window, block), tensor)

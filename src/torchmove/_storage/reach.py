@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, UntypedStorage
 
-from torchmove._records import Load, Moves, Rows, Slots, Window
+from torchmove._records import Block, Load, Moves, Rows, Slots, Window
 from torchmove._shells import PLAIN
-from torchmove._storage.reading import AT_ONCE, COPIED_AS_BYTES, NAMED_TENSORS, has_storage, window_of
+from torchmove._storage.reading import AT_ONCE, COPIED_AS_BYTES, NAMED_TENSORS, has_storage
 
 # Copies keep every reachable byte at the same place within a line of this many bytes, so that kernels that look at the
 # alignment of their input take the same path as before.
@@ -20,10 +20,10 @@ LINE_BYTES = 64
 GAP_BYTES = 4096
 
 
-def reached(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
-    """The spans of a storage's bytes that tensors reach, each from the start of a line, with gaps between."""
+def reached(windows: Iterable[Window]) -> tuple[tuple[int, int], ...]:
+    """The spans of a storage's bytes that windows reach, each from the start of a line, with gaps between."""
     spans: list[tuple[int, int]] = []
-    for first, stop in sorted(window_of(tensor).extent for tensor in tensors):
+    for first, stop in sorted(window.extent for window in windows):
         start = first - first % LINE_BYTES
         if spans and start < spans[-1][1] + GAP_BYTES:
             spans[-1] = (spans[-1][0], max(stop, spans[-1][1]))
@@ -55,14 +55,24 @@ def bytes_of(tensor: Tensor, start: int, stop: int) -> Tensor:
     return looking_at(tensor.untyped_storage(), Window(torch.uint8, torch.Size([stop - start]), (1,), start))
 
 
+def look_at_memory(block: Block, like: Tensor) -> Tensor:
+    """An empty tensor on a storage that spans all the memory of a block, whose storages each show a part of it. Nothing
+    but those keeps the memory alive."""
+    assert block.address is not None
+    storage: Any = torch._C._construct_storage_from_data_pointer(block.address, block.device, block.storage_bytes)
+    return looking_at(storage, Window(like.dtype, torch.Size([0]), (1,), 0))
+
+
 # ---------------------------------------------------------------- what a mover is given
 
 
 def load_of(moves: Moves, slots: Slots) -> Load:
     sources = [slots.tensors[first] for first in moves.firsts]
     whole = list(map((0).__lt__, moves.nbytes))
-    for index, _ in moves.special():
+    for index, block in moves.special():
         whole[index] = False
+        if block.address is not None:
+            sources[index] = look_at_memory(block, sources[index])
     if not all(has_storage(target.type) for _, target in moves.ways):
         whole = [each and has_storage(move.target.type) for each, move in zip(whole, moves, strict=True)]
     dtypes = {*slots.looks.dtypes}

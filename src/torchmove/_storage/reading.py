@@ -51,6 +51,7 @@ def look_all(tensors: Sequence[Tensor]) -> Looks | None:
         shapes,
         list(map(Tensor.stride, tensors)),
         list(map(_requires_grad, tensors)),
+        list(map(UntypedStorage.resizable, storages)),
     )
 
 
@@ -91,6 +92,7 @@ def look_at_wholes(tensors: Sequence[Tensor]) -> Looks:
         [torch.Size(shape_of(tensor)) for tensor in tensors],
         [()] * count,
         [tensor.requires_grad for tensor in tensors],
+        [True] * count,
     )
 
 
