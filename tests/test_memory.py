@@ -234,7 +234,7 @@ def test_one_of_them_cannot_stay_alone():
     assert {refusal.code for refusal in plan.refusals} == {"R041"}
 
 
-def test_what_stays_on_its_device_is_left_as_it_is(route):
+def test_what_stays_on_its_device_is_left_as_it_is():
     tensors, _ = by_numpy()
     model = nn.Linear(2, 2)
     model.lent = tensors
