@@ -49,8 +49,8 @@ def named():
 def listed():
     return step, *pair(), torch.ones(2, 4)
 
-def traced():
-    return torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2))
+def stuck():
+    return nn.DataParallel(nn.Linear(2, 2))
 
 def nothing():
     pass
@@ -232,11 +232,11 @@ def test_colours_respect_no_color(monkeypatch, no_color, coloured, folder):
     monkeypatch.setenv("NO_COLOR", no_color)
     ran = run("bench", "--device", "cpu", color=True)
     assert ("\x1b[" in ran.stderr) is coloured
-    assert ("\x1b[" in run("plan", "program.py:traced", "--to", "cpu", color=True).stdout) is coloured
+    assert ("\x1b[" in run("plan", "program.py:stuck", "--to", "cpu", color=True).stdout) is coloured
 
 
 def test_without_a_terminal_there_are_no_colours(folder):
-    assert "\x1b[" not in run("plan", "program.py:traced", "--to", "cpu").stdout
+    assert "\x1b[" not in run("plan", "program.py:stuck", "--to", "cpu").stdout
 
 
 # ---------------------------------------------------------------- how commands end
@@ -483,9 +483,9 @@ def test_plan_says_what_would_happen_and_moves_nothing(folder, twin):
 
 
 def test_a_state_that_cannot_move_ends_the_plan_with_two(folder):
-    ran = run("plan", "program.py:traced", "--to", "cpu", "--json")
+    ran = run("plan", "program.py:stuck", "--to", "cpu", "--json")
     assert ran.exit_code == output.REFUSED
-    assert [each["code"] for each in json.loads(ran.stdout)["refusals"]] == ["R022"]
+    assert [each["code"] for each in json.loads(ran.stdout)["refusals"]] == ["R020"]
 
 
 @pytest.mark.parametrize(("target", "path"), [("program.py:named", "net.table"), ("program.py:listed", "scaled.table")])
@@ -499,7 +499,7 @@ def test_rehearse_ends_with_one_where_a_line_would_fail(target, path, folder):
 
 
 def test_a_page_is_written(folder):
-    for command in ("survey program.py:pair", "plan program.py:traced --to cpu", "rehearse program.py:named"):
+    for command in ("survey program.py:pair", "plan program.py:stuck --to cpu", "rehearse program.py:named"):
         ran = run(*command.split(), "--html", "report.html")
         assert "wrote report.html" in ran.stderr
         assert (folder / "report.html").read_text().startswith("<!doctype html>")

@@ -125,11 +125,20 @@ def traced():
     return torch.jit.trace(nn.Linear(4, 1), X)
 
 
+class Table(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + torch.arange(1)
+
+
+def with_a_table():
+    return torch.jit.trace(Table(4, 1), X)
+
+
 @pytest.mark.parametrize(
     ("made", "code"),
     [
         (lambda: nn.DataParallel(nn.Linear(4, 1)), "R020"),
-        (lambda: nn.Sequential(traced(), nn.Linear(1, 1)), "R022"),
+        (lambda: nn.Sequential(with_a_table(), nn.Linear(1, 1)), "R022"),
     ],
 )
 def test_a_state_that_tm_move_refuses_is_none_on_which_the_step_runs(made, code):
@@ -159,8 +168,9 @@ def test_a_state_that_tm_move_refuses_can_be_rehearsed_as_module_to_moves_it(wra
 
 
 def test_what_is_inside_a_traced_program_nobody_sees():
-    found = tm.rehearse(forward, traced(), X, moved_by="to")
-    assert found.stopped.startswith("a rehearsal does not see what is in this:\n      R022 ")
+    for moved_by in ("to", "torchmove"):
+        found = tm.rehearse(forward, nn.Sequential(traced()), X, moved_by=moved_by)
+        assert found.stopped.startswith("a rehearsal does not see what is in this:\n      R022 model[0]: ")
 
 
 def test_weights_without_bytes_are_no_obstacle():

@@ -39,6 +39,7 @@ from torchmove._storage import (
     Accumulators,
     Gradients,
     Rebinding,
+    ScriptedAttributes,
     can_rebind_dense,
     cut,
     load_of,
@@ -236,9 +237,11 @@ def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> Accu
     swapped = shells or any(each.by_swap for each in made.rebindings)
     tensors = [*made.sources, *(each.tensor for each in made.rebindings), *(shell.tensor for shell in shells)]
     gradients = Gradients(tensors if swapped else ())
+    holders = (holder for holder, _ in plan.inventory.holders.values())
+    scripted = ScriptedAttributes(holders if swapped else ())
     accumulators = Accumulators(tensors)
     # The first on the list are the last to run: all tensors look back by then.
-    undo += [accumulators.hand_over, gradients.set]
+    undo += [accumulators.hand_over, gradients.set, scripted.set]
     while made.copies:
         _rebind_last(plan, made, old, undo)
     old.look_at(made.cut, [plan.inventory.slots.tensors[first] for first in made.cut])
@@ -248,6 +251,7 @@ def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> Accu
     for shell in shells:
         rebind(shell_rebinding(shell.tensor, shell.rebuild()), undo)
     gradients.set()
+    scripted.set()
     accumulators.hand_over()
     return accumulators
 

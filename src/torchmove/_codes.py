@@ -39,7 +39,8 @@ REFUSALS = {
     ),
     "R020": Code(
         "`DistributedDataParallel` or `DataParallel`: its buckets and replicas stay behind",
-        "`model = wrapper.module`, move it and its optimizer, wrap it again",
+        "`model = tm.rewrap(model, optimizer, to=...)`; of DataParallel: `model = wrapper.module`, move it and its "
+        "optimizer, wrap it again",
     ),
     "R021": Code(
         "FSDP holds shards that cannot move now: the old `FullyShardedDataParallel`, `CPUOffloadPolicy`, "
@@ -47,8 +48,10 @@ REFUSALS = {
         "shard with `fully_shard`; finish the step first",
     ),
     "R022": Code(
-        "a traced or scripted program has constants and devices baked in",
-        "move the module it was made from and trace it again, or `torch.jit.load(..., map_location=)`",
+        "a traced, scripted or frozen TorchScript program has a tensor or a device baked in, which the state would "
+        "leave; one without moves",
+        "move the module it was made from and trace or script that again; scripted, `device=x.device` and registered "
+        "buffers are not baked in",
     ),
     "R023": Code(
         "an exported program or a graph has a device baked in",
@@ -139,6 +142,12 @@ REFUSALS = {
         "a storage (`UntypedStorage`, `TypedStorage`) is held as such: no tensor leads from it to its copy",
         "hold a tensor on it instead, or `keep=` it",
     ),
+    "R048": Code(
+        "FSDP2 or tensor-parallel shards would go to an accelerator that their device mesh is not on: mesh, process "
+        "group and buffers stay",
+        "make the mesh on the target, `fully_shard` a new model on it, and take the state there by "
+        "`torch.distributed.checkpoint.state_dict`",
+    ),
     "R050": Code(
         "the ranks that hold parts of one state make different calls, or call with different objects",
         "make the same call, with the same objects, on every rank",
@@ -226,6 +235,10 @@ NOTES = {
         "tensors are not seen on the way back",
     ),
     "N042": Code("memory that other processes share: they keep what was there, and do not see what is written after"),
+    "N048": Code(
+        "FSDP2 or tensor-parallel shards leave the kind of device that their mesh is on, for the CPU: they go back "
+        "before the next forward",
+    ),
     "N050": Code(
         "some of a parked state is in ordinary memory, which is slower: page-locking was refused, or "
         "`host_bytes=` is not enough",

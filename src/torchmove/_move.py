@@ -233,24 +233,33 @@ def _planned(
     return made
 
 
-def plan_for(objects: dict[str, Any], target: torch.device, keep: Sequence[Any], free_bytes: _plan.FreeBytes) -> Plan:
-    """Survey and plan: all that happens before a device is touched."""
+def plan_for(
+    objects: dict[str, Any],
+    target: torch.device,
+    keep: Sequence[Any],
+    free_bytes: _plan.FreeBytes,
+    *,
+    rests: bool = False,
+) -> Plan:
+    """Survey and plan: all that happens before a device is touched. `rests`: nothing will compute with it there."""
     stages = Stages()
     with plain_torch(), without_collector():
         stages.begin("survey")
         inventory = _survey.survey(objects)
         stages.begin("plan")
-        made = _plan.plan(inventory, target, keep=keep_of(objects, keep), free_bytes=free_bytes)
+        made = _plan.plan(inventory, target, keep=keep_of(objects, keep), free_bytes=free_bytes, rests=rests)
         return replace(made, stages=stages.end())
 
 
-def plan_sharded(objects: dict[str, Any], target: torch.device, keep: Sequence[Any], free: _plan.FreeBytes) -> Plan:
+def plan_sharded(
+    objects: dict[str, Any], target: torch.device, keep: Sequence[Any], free: _plan.FreeBytes, *, rests: bool = False
+) -> Plan:
     """The same. What FSDP has gathered it gives up first, as it does itself before its shards are touched."""
-    made = plan_for(objects, target, keep, free)
+    made = plan_for(objects, target, keep, free, rests=rests)
     gathered = {id(told.about): told.about for told in made.inventory.told if told.fact.code == "R028"}
     for module in gathered.values():
         module.reshard()
-    return plan_for(objects, target, keep, free) if gathered else made
+    return plan_for(objects, target, keep, free, rests=rests) if gathered else made
 
 
 def _target(to: Any, argument: str = "to") -> torch.device:

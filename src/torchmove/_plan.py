@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchmove import _devices, _paths
+from torchmove import _devices, _diagnostics, _paths
 from torchmove._places import Keep, Places
 from torchmove._records import (
     Block,
@@ -25,7 +25,7 @@ from torchmove._records import (
     Room,
     Slots,
 )
-from torchmove._storage import SUB_BYTE, has_storage, in_shared_memory, makes_fakes, packed, storage_device
+from torchmove._storage import SUB_BYTE, has_storage, in_shared_memory, makes_fakes, packed
 from torchmove.report import counted, readable_bytes
 
 __all__ = ["FAKES", "Back", "FreeBytes", "Keep", "Places", "plan"]
@@ -41,8 +41,6 @@ class Back(NamedTuple):
 
 
 FAKES = Refusal("R014", "FakeTensorMode", "it is on: copies would be fakes without bytes", "move outside of its block")
-# A graph is in the way only of a tensor that moves.
-_GRAPH_CODES = {"R032", "R033"}
 _NOT_ON_MPS = {torch.float64, torch.complex128}
 
 
@@ -54,15 +52,18 @@ def plan(
     free_bytes: FreeBytes,
     fresh: bool = False,
     back: Back | None = None,
+    rests: bool = False,
 ) -> Plan:
-    """Plan the move of an inventory to a target. `fresh`: onto new storages even where it is there already."""
+    """Plan the move of an inventory to a target. `fresh`: onto new storages even where it is there already. `rests`:
+    nothing will compute with it there."""
     places = Places(inventory, target, keep)
     placement = places.all() if back is None else back.placement
     moves, refusals = _moves(inventory, placement, fresh)
     rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
-    moving = frozenset(moves.slots() if inventory.told else ())
-    repoints, notes = _repoints(inventory, keep, moves, target) if back is None else (back.repoints, [])
-    refusals += _told_refusals(inventory, keep, moving, None if fresh else target)
+    course = _diagnostics.Course(target, moves, fresh, rests)
+    repoints, stuck = _repoints(inventory, keep, moves, target) if back is None else (back.repoints, [])
+    notes = [*_diagnostics.notes(inventory, keep, course, stuck)]
+    refusals += _diagnostics.refusals(inventory, keep, course)
     refusals += _mps_refusals(inventory.slots, moves) if target.type == "mps" else ()
     refusals += _room_refusals(rooms)
     refusals += _keep_refusals(inventory, keep)
@@ -80,7 +81,7 @@ def plan(
         reasons=places.why if back is None else {},
         repoints=tuple(repoints),
         refusals=tuple(refusals),
-        notes=(*notes, *_shared_notes(inventory.slots, moves), *_told_notes(inventory, keep)),
+        notes=(*notes, *_shared_notes(inventory.slots, moves)),
         rooms=rooms,
         placement=placement,
     )
@@ -173,28 +174,6 @@ def _sub_byte_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
             yield Refusal("R044", str(slots[index].path), why, "view it as torch.uint8 first: .view(torch.uint8)")
 
 
-def _told_refusals(
-    inventory: Inventory, keep: Keep, moving: frozenset[int], stays: torch.device | None
-) -> Iterator[Refusal]:
-    for path, about, fact in inventory.told:
-        if fact.code[0] != "R" or keep.has(about, (path,)):
-            continue
-        index = inventory.number.get(id(about))  # a tensor made of others has none
-        if fact.code in _GRAPH_CODES and index is not None and index not in moving:
-            continue
-        if fact.code == "R047" and storage_device(about) == stays:
-            continue
-        yield Refusal(fact.code, str(path), fact.why, fact.remedy)
-
-
-def _told_notes(inventory: Inventory, keep: Keep) -> Iterator[Note]:
-    said: set[tuple[str, str]] = set()
-    for path, about, fact in inventory.told:
-        if fact.code[0] == "N" and (fact.code, fact.why) not in said and not keep.has(about, (path,)):
-            said.add((fact.code, fact.why))
-            yield Note(fact.code, str(path), fact.why)
-
-
 def _keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
     """What is to be kept must be there: a pattern with a slip in it would move what it was meant to hold."""
     if not (keep.patterns or keep.roots):
@@ -219,21 +198,25 @@ def _shares_any(inventory: Inventory, value: Any) -> bool:
     return any(id(each) in inventory.number or id(each) in inventory.holders for each in inside)
 
 
-def _repoints(inventory: Inventory, keep: Keep, moves: Moves, target: torch.device) -> tuple[list[Repoint], list[Note]]:
+_Stuck = tuple[str, _paths.Path, str]  # a code, a path, and what there is to say
+
+
+def _repoints(
+    inventory: Inventory, keep: Keep, moves: Moves, target: torch.device
+) -> tuple[list[Repoint], list[_Stuck]]:
     if not inventory.device_values:
         return [], []
     values = [value for value in inventory.device_values if not keep.has(value.holder, (value.path,))]
     homes = _left_homes(inventory, values, moves, target)
-    repoints, notes = [], []
+    repoints, stuck = [], []
     for value in values:
         if not any(_devices.same(value.device, home) for home in homes):
             continue
         if _can_be_set(value, target):
             repoints.append(Repoint(value, _like(value, target)))
         else:
-            why = f"remembers {value.value!s} in a place that cannot be changed"
-            notes.append(Note("N040", str(value.path), why))
-    return repoints, notes
+            stuck.append(("N040", value.path, f"remembers {value.value!s} in a place that cannot be changed"))
+    return repoints, stuck
 
 
 def _left_homes(

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchmove import _paths
 from torchmove._records import DeviceValue, Repoint
+from torchmove._storage import is_scripted, set_attribute
 from torchmove._undo import Undo
 
 
@@ -29,6 +30,8 @@ def _write(value: DeviceValue, *, old: Any, new: Any) -> None:
         list.__setitem__(holder, value.what, new)
     elif isinstance(holder, deque):
         deque.__setitem__(holder, value.what, new)
+    elif is_scripted(holder):
+        set_attribute(holder, value.what, new)
     else:
         # Past any __setattr__ of the class: a frozen dataclass remembers a device too.
         object.__setattr__(holder, value.what, new)

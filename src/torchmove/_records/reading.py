@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from torchmove._paths import ATTRIBUTE, ITEM, KEYED
@@ -120,11 +121,15 @@ class Level(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """Something a reader says about its holder: R0xx stands in the way of a move, N0xx is worth knowing."""
+    """Something a reader says about its holder: R0xx stands in the way of a move, N0xx is worth knowing.
+
+    With a device, it stands in the way only of a move that leaves that device and is to compute elsewhere.
+    """
 
     code: str
     why: str
     remedy: str = ""
+    device: torch.device | None = None
 
 
 class Reader(Protocol):

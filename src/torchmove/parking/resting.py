@@ -224,7 +224,7 @@ def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None
     if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
         raise ValueError(f"host_bytes is a number of bytes, not {host_bytes!r}")
     _freeing.wait()
-    plan = _move.plan_sharded(objects, _CPU, keep, _free_with_arena)
+    plan = _move.plan_sharded(objects, _CPU, keep, _free_with_arena, rests=True)
     if plan.refusals and _has_its_places(plan):
         plan = replace(plan, refusals=tuple(each for each in plan.refusals if each.code != "R042"))
     down = Down(plan.inventory, host_bytes=host_bytes)

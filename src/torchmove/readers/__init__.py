@@ -12,7 +12,17 @@ from torch import nn
 
 from torchmove._records import Bunch, Reader
 from torchmove._stored import has_slots
-from torchmove.readers import containers, functions, libraries, modules, objects, optimizers, outside, wrappers
+from torchmove.readers import (
+    containers,
+    functions,
+    libraries,
+    modules,
+    objects,
+    optimizers,
+    outside,
+    scripted,
+    wrappers,
+)
 
 __all__ = ["reader_for", "register_reader"]
 
@@ -21,6 +31,7 @@ _TABLE: dict[type | str, Reader] = {
     **functions.TABLE,
     **modules.TABLE,
     **optimizers.TABLE,
+    **scripted.TABLE,
     **wrappers.TABLE,
     **libraries.TABLE,
     **outside.TABLE,

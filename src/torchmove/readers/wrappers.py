@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from torchmove._records import Child, Fact, Reader, attribute
 
 
@@ -22,21 +20,6 @@ def read_compiled(module: Any) -> Iterator[Child | Fact]:
     yield attribute("_orig_mod", module._modules["_orig_mod"])
 
 
-def read_script_function(function: Any) -> Iterator[Fact]:
-    """Mostly just code, and then nothing of it has to move."""
-    graph = function.inlined_graph  # held: its nodes do not hold it
-    kinds = {constant.output().type().kind() for constant in graph.findAllNodes("prim::Constant")}
-    if kinds & {"TensorType", "DeviceObjType"}:
-        yield Fact("R022", _BAKED, _TRACE_AGAIN)
-
-
-_BAKED = "a traced or scripted program: its constants and devices are baked in and cannot be seen to move"
-_TRACE_AGAIN = "move the module it was made from and trace or script that again, or torch.jit.load(..., map_location=)"
-_SCRIPTED = _refused(
-    "R022",
-    _BAKED,
-    _TRACE_AGAIN,
-)
 _DISTRIBUTED_REMEDY = "model = wrapper.module; move it and its optimizer; wrap it again"
 
 TABLE: dict[type | str, Reader] = {
@@ -49,8 +32,6 @@ TABLE: dict[type | str, Reader] = {
     "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel": _refused(
         "R021", "FSDP shards: FSDP remembers where they were and computes with the old ones", "shard with fully_shard"
     ),
-    "torch.jit._script:ScriptModule": _SCRIPTED,
-    torch.jit.ScriptFunction: read_script_function,
     "torch.export.exported_program:ExportedProgram": _refused(
         "R023",
         "an exported program: devices are baked into its graph",

@@ -19,9 +19,10 @@ from torch.optim import Optimizer
 from torchmove import _move, _survey
 from torchmove._interrupts import HeldInterrupts
 from torchmove._names import names_of
-from torchmove._records import Inventory
+from torchmove._paths import Path
+from torchmove._records import Inventory, Refusal
 from torchmove._repointing import repoint_all
-from torchmove._storage import plain_torch
+from torchmove._storage import is_scripted, plain_torch
 from torchmove._undo import Undo, put_back
 from torchmove.rehearsal import cuda
 from torchmove.rehearsal.disguise import Disguise
@@ -214,6 +215,9 @@ class _Rehearsing:
             repoint_all(plan.repoints, undo)
         why, codes = _IN_THE_WAY[self.moved_by]
         refused = [f"\n      {each}" for each in plan.refusals if each.code in codes]
+        programs = [path for holder, path in plan.inventory.holders.values() if is_scripted(holder)]
+        if programs and not refused:
+            why, refused = _IN_THE_WAY["to"][0], [f"\n      {_unseen(programs)}"]
         self.stopped = f"{why}:{''.join(refused)}" if refused else ""
         return places
 
@@ -300,3 +304,9 @@ class _Rehearsing:
 
 def _place(device: torch.device) -> torch.device:
     return CPU if device.type in ("cpu", "meta") else torch.device(device.type, device.index or 0)
+
+
+def _unseen(programs: list[Path]) -> Refusal:
+    more = f" and {len(programs) - 1} more" if len(programs) > 1 else ""
+    remedy = "rehearse with the module it was made from"
+    return Refusal("R022", f"{programs[0]}{more}", "TorchScript runs it, not Python", remedy)
