@@ -101,17 +101,27 @@ def go_on_alike(one: State, other: State, **options: Any) -> None:
 # ---------------------------------------------------------------- moved, and trained on
 
 
+def say_mesh_is_on(kind: str, state: State) -> None:
+    """The twin has no process group. A mesh that only says that it is there makes the way there and back that of a mesh
+    on an accelerator."""
+    for parameter in state[0].parameters():
+        parameter.device_mesh._device_type = kind
+
+
 def moved_twice(make: Callable[[], State], **options: Any) -> None:
     from twin import install
 
+    install()
     one, other = make(), make()
     train(one, 0, **options)
     train(other, 0, **options)
     refresh(*one)
     assert_alike(one, other)
     go_on_alike(one, other, **options)
-    install()
+    refused_away_from_its_mesh(one)
+    say_mesh_is_on("twin", one)
     receipt = tm.move(*one, to="twin:0")
+    assert receipt.plan.notes == ()
     assert {local_device(parameter) for parameter in one[0].parameters()} == {"twin:0"}
     table = tm.by_rank(receipt)
     assert [row["rank"] for row in sorted(table.rows, key=lambda row: row["rank"])] == list(
@@ -127,8 +137,20 @@ def moved_twice(make: Callable[[], State], **options: Any) -> None:
     assert {local_device(parameter) for parameter in one[0].parameters()} == {"cpu"}
     swapped.parked.wake()
     assert {local_device(parameter) for parameter in one[0].parameters()} == {"twin:0"}
-    tm.move(*one, to="cpu")
+    receipt = tm.move(*one, to="cpu")
+    assert [note.code for note in receipt.plan.notes] == ["N048"], receipt.plan.notes
+    say_mesh_is_on("cpu", one)
     go_on_alike(one, other, **options)
+
+
+def refused_away_from_its_mesh(state: State) -> None:
+    before = bits(state)
+    with refused("R048"):
+        tm.move(*state, to="twin:0")
+    assert len([each for each in tm.plan(*state, to="twin:0").refusals if each.code == "R048"]) == 1
+    assert bits(state) == before
+    kept = [state[0], *state[0].parameters(), state[1]]
+    assert tm.plan(*state, nn.Linear(2, 2), to="twin:0", keep=kept).ok
 
 
 def local_device(parameter: Any) -> str:
@@ -262,6 +284,7 @@ def in_mid_training() -> tuple[State, State, list[bytes]]:
     one, other = sharded(), sharded()
     for state in (one, other):
         train(state, 0)
+    say_mesh_is_on("twin", one)
     return one, other, bits(one)
 
 
