@@ -512,6 +512,69 @@ def test_data_does_not_follow_and_is_noted(twin):
     assert [note.code for note in receipt.plan.notes] == ["N031", "N031"]
 
 
+class Experiment:
+    """Has anything with a length as its dataset, as the trainers of libraries do."""
+
+    def __init__(self) -> None:
+        self.model, self.train_set = Scale(), [{"x": numbers(3)}, {"x": numbers(3)}]
+        self.later: Any = None
+
+
+tm.register_rule(Experiment, "train_set", "data")
+
+
+def test_a_plain_list_that_is_a_dataset_stays(route):
+    experiment = Experiment()
+    route.start(experiment)
+    receipt = route.there(experiment)
+    assert experiment.model.weight.device == route.away
+    assert {each["x"].device.type for each in experiment.train_set} == {"cpu"}
+    assert [(note.code, note.path) for note in receipt.plan.notes] == [("N031", "experiment.train_set")]
+    assert tm.plan(experiment, to="cpu", keep=[experiment.train_set]).ok
+
+
+def test_a_dataset_that_is_given_by_itself_moves(twin):
+    experiment = Experiment()
+    given = experiment.train_set
+    receipt = tm.move(experiment, given, to="twin:0")
+    assert {each["x"].device.type for each in given} == {"twin"}
+    assert receipt.plan.notes == ()
+
+
+def test_a_module_and_a_number_are_no_dataset(twin):
+    experiment = Experiment()
+    experiment.train_set = experiment.later = nn.Linear(2, 2)
+    assert tm.move(experiment, to="twin:0").plan.notes == ()
+    assert experiment.later.weight.device.type == "twin"
+    experiment.train_set = None
+    assert tm.move(experiment, to="cpu").plan.notes == ()
+
+
+def test_batches_fetched_ahead_stay(twin):
+    experiment = Experiment()
+    experiment.later = iter(torch.utils.data.DataLoader(experiment.train_set, batch_size=2))
+    receipt = tm.move(experiment, to="twin:0")
+    assert [note.path for note in receipt.plan.notes] == ["experiment.train_set", "experiment.later"]
+    assert next(experiment.later)["x"].device.type == "cpu"
+
+
+def test_a_rule_of_data_is_not_for_optimizers():
+    with pytest.raises(ValueError, match="no dataset"):
+        tm.register_rule(torch.optim.SGD, "momentum_buffer", "data")
+
+
+def test_devices_in_keys_of_many_entries_are_one_note(twin):
+    model = Scale()
+    model.cache = {(size, torch.device("cpu")): numbers(size) for size in range(1, 6)}
+    model.more = {("a", torch.device("cpu")): 1}
+    receipt = tm.move(model, to="twin:0")
+    (note,) = receipt.plan.notes
+    assert note.code == "N040"
+    assert note.path == "list(model.cache)[0][1] and 5 more"
+    assert note.why == "remembers cpu in a place that cannot be changed"
+    assert {tensor.device.type for tensor in model.cache.values()} == {"twin"}
+
+
 # ---------------------------------------------------------------- identity and aliasing
 
 
@@ -632,6 +695,45 @@ def test_distributed_data_parallel_is_refused(process_group):
     assert refuses(wrapped) == {"R020"}
     assert refuses(nn.DataParallel(nn.Linear(2, 2))) == {"R020"}
     assert wrapped.module.weight.device.type == "cpu"
+
+
+class Training:
+    def __init__(self) -> None:
+        self.net = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+        self.optimizer = torch.optim.SGD(self.net.parameters())
+        self.other = torch.optim.SGD(nn.Linear(2, 2).parameters())
+
+
+def test_the_remedy_for_a_wrapped_model_can_be_pasted(process_group):
+    ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    optimizer, average, training = torch.optim.SGD(ddp.parameters()), nn.Linear(2, 2), Training()
+    (refusal,) = tm.plan(ddp, optimizer, average, to="twin:0").refusals
+    assert refusal.remedy == "ddp = tm.rewrap(ddp, optimizer, average, to='twin:0')"
+    (refusal,) = tm.plan(training, average, to="cpu").refusals
+    assert refusal.remedy == "training.net = tm.rewrap(training.net, average, training.optimizer, to='cpu')"
+    exec(refusal.remedy, {"tm": tm, "training": training, "average": average})
+    assert type(training.net) is nn.parallel.DistributedDataParallel
+    both = tm.plan(ddp, training.net, optimizer, to="twin:0").refusals
+    assert both[0].remedy == "ddp = tm.rewrap(ddp, optimizer, to='twin:0')"
+
+
+def test_shards_do_not_go_to_an_accelerator_without_their_mesh(process_group):
+    """On many ranks: tests/test_distributed.py."""
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    model = torch.distributed.fsdp.fully_shard(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert refuses(model, optimizer) == {"R048"}
+    (refusal,) = tm.plan(model, optimizer, to="twin:0").refusals
+    assert refusal.path.startswith("model[0].weight and ")
+    assert "init_device_mesh('twin', (1,))" in refusal.remedy
+    assert tm.plan(model, optimizer, to="cpu").ok
+    mesh._device_type = "twin"
+    assert tm.plan(model, optimizer, to="cpu").notes == ()  # it is there already
+    assert tm.move(model, optimizer, to="twin:0").plan.notes == ()
+    (note,) = tm.move(model, optimizer, to="cpu").plan.notes
+    assert note.code == "N048"
 
 
 def test_fsdp_shards_move_unless_fsdp_moves_them_itself(process_group):

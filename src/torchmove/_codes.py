@@ -226,7 +226,10 @@ NOTES = {
     "N021": Code("a tensor on a class is out of reach and stays"),
     "N022": Code("a compiled module: its first call after the move compiles again"),
     "N030": Code("the entries of an `lru_cache` belong to the state and move"),
-    "N031": Code("datasets, loaders and samplers are data, not state: they are not entered"),
+    "N031": Code(
+        "datasets, loaders, samplers and Lightning's data modules are data, not state: they are not entered; nor is "
+        "what a `Trainer` of transformers has as its dataset, a plain list too",
+    ),
     "N032": Code("a `torch.Generator` cannot move"),
     "N033": Code("an `lru_cache` on a class is out of reach: clear it, or its entries stay"),
     "N040": Code("a remembered device in a place that cannot be changed (a tuple, say)"),

@@ -91,7 +91,7 @@ def _stranded(inventory: Inventory, course: Course) -> Iterator[Refusal]:
 
 
 _REBUILD = (
-    'make the mesh there, mesh = init_device_mesh("{place}", {shape}), and fully_shard (or parallelize_module) a new '
+    "make the mesh there, mesh = init_device_mesh({place!r}, {shape}), and fully_shard (or parallelize_module) a new "
     "model on it; torch.distributed.checkpoint.state_dict's get_state_dict and set_state_dict take its state along"
 )
 

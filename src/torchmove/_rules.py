@@ -17,7 +17,7 @@ from torch import optim
 from torchmove._paths import ITEM, Path
 from torchmove._records import Owner, Slot
 
-Place = Literal["cpu", "parameter"]
+Place = Literal["cpu", "parameter", "data"]
 Group = Mapping[str, Any]
 Rule = Callable[[Group], Place]
 
@@ -47,11 +47,16 @@ _TABLE: dict[tuple[type, str], Rule] = {
 }
 
 
-# Helpers that compute on the CPU, and whose library leaves their tensors there: by attribute, `*` for all others. A
-# class may be named as "module:name", so that a class that nobody imported costs no import.
+# By attribute, `*` for all others: "cpu" of helpers that compute there, and whose library leaves their tensors there;
+# "data" of what a loader delivers from, which a step takes to the device batch by batch. A class may be named as
+# "module:name", so that a class that nobody imported costs no import.
 _HELPERS: dict[type | str, dict[str, Place]] = {
     # Sigmas and timesteps go through numpy whenever a pipeline is called.
     "diffusers.schedulers.scheduling_utils:SchedulerMixin": {"*": "cpu"},
+    # Anything with a length and items may be one, a plain list too.
+    "transformers.trainer:Trainer": {"train_dataset": "data", "eval_dataset": "data"},
+    "lightning.pytorch.trainer.connectors.data_connector:_DataLoaderSource": {"instance": "data"},
+    "pytorch_lightning.trainer.connectors.data_connector:_DataLoaderSource": {"instance": "data"},
 }
 
 
@@ -63,7 +68,8 @@ def register_rule(kind: type, key: str, place: Place | Rule) -> None:
         key: of an optimizer: the name in the state of a parameter, or "*" for tensors among the group's own values. Of
             any other object: the name of an attribute, or "*" for all that have no rule of their own.
         place: "cpu", "parameter" (with the parameters), or, for an optimizer, a function of the group that says one of
-            them. The attribute of another object under the rule "cpu" stays on the CPU if it is there.
+            them. The attribute of another object under the rule "cpu" stays on the CPU if it is there; under the rule
+            "data" it is a dataset: it is not entered, and its tensors stay.
 
     Raises:
         ValueError: that is no place.
@@ -77,11 +83,16 @@ def register_rule(kind: type, key: str, place: Place | Rule) -> None:
         >>> class NoiseSchedule:
         ...     pass                                  # computes its sigmas with numpy
         >>> tm.register_rule(NoiseSchedule, "sigmas", "cpu")
+        >>> class Experiment:
+        ...     pass                                  # its train_set is a list of tensors
+        >>> tm.register_rule(Experiment, "train_set", "data")
     """
     if not isinstance(kind, type):
         raise TypeError(f"register_rule takes a class, not {type(kind).__name__}")
-    if not callable(place) and place not in ("cpu", "parameter"):
-        raise ValueError(f"a tensor is kept on the 'cpu' or with its 'parameter', not {place!r}")
+    if not callable(place) and place not in ("cpu", "parameter", "data"):
+        raise ValueError(f"a tensor is kept on the 'cpu', with its 'parameter' or is 'data', not {place!r}")
+    if issubclass(kind, optim.Optimizer) and place == "data":
+        raise ValueError(f"{kind.__name__} is an optimizer: what it keeps is no dataset")
     if issubclass(kind, optim.Optimizer):
         _TABLE[kind, key] = place if callable(place) else lambda _: place
     elif callable(place):

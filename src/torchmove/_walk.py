@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchmove import _devices, _paths
 from torchmove._carried import hung_on, on_class
@@ -44,6 +44,7 @@ from torchmove._shells import PLAIN, Unmovable, is_window, parts_of
 from torchmove._storage import AT_ONCE, look_all, look_at_any
 from torchmove._stored import ATOMS
 from torchmove.readers import reader_for
+from torchmove.readers.outside import read_data, why_data
 
 
 class _Stair(NamedTuple):
@@ -164,6 +165,8 @@ class Walk(Finds):
         """See to one child. True: it has children of its own, which come next."""
         how, what, value, role, owner = child
         kind = type(value)
+        if role == "data":
+            return self.leave_out(child, stair)
         if kind not in self.readers and not self.is_holder(kind, child, stair):
             return False
         if id(value) in self.holders:
@@ -173,6 +176,13 @@ class Walk(Finds):
         if kind is not Level:
             self.holders[id(value)] = (value, path)
         return self.open(value, path, role or stair.role, owner or stair.owner)
+
+    def leave_out(self, child: Child, stair: _Stair) -> bool:
+        if id(child.value) not in self.holders:  # nor is it given by itself
+            path = self.step(stair.path, child.how, child.what)
+            self.holders[id(child.value)] = (child.value, path)
+            self.told.append(Told(path, child.value, Fact("N031", why_data(child.value))))
+        return False
 
     def is_holder(self, kind: type, child: Child, stair: _Stair) -> bool:
         """If it is not, it is seen to."""
@@ -314,10 +324,19 @@ def by_rules(reader: Reader, places: Mapping[str, str]) -> Reader:
         found = reader(holder)
         children: Iterable[Any] = [found] if type(found) is Bunch else found
         for child in children:
-            on_cpu = type(child) is Child and places.get(child.what, places.get("*")) == "cpu"
-            yield child._replace(role="host") if on_cpu else child
+            place = places.get(child.what, places.get("*")) if type(child) is Child else None
+            if place == "data" and _can_be_data(child.value):
+                yield child._replace(role="data")
+            else:
+                yield child._replace(role="host") if place == "cpu" else child
 
     return read
+
+
+def _can_be_data(value: Any) -> bool:
+    """A module is none; and of those that are always data their readers tell."""
+    kind = type(value)
+    return kind not in ATOMS and not issubclass(kind, nn.Module) and reader_for(kind) is not read_data
 
 
 def _are_none(values: Sequence[Any]) -> bool:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchmove._paths import ATTRIBUTE, ITEM, KEYED
 
-# "host": its library computes with it on the CPU, and leaves it there.
-Role = Literal["parameter", "buffer", "gradient", "state", "computed", "host", "tensor"]
+# "host": its library computes with it on the CPU, and leaves it there. "data": a dataset, which is not entered.
+Role = Literal["parameter", "buffer", "gradient", "state", "computed", "host", "data", "tensor"]
 
 
 class Owner(NamedTuple):

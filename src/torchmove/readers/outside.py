@@ -22,7 +22,11 @@ def silent(_: Any) -> tuple[Child, ...]:
 
 
 def read_data(holder: Any) -> Iterator[Fact]:
-    yield Fact("N031", f"{type(holder).__name__} is data, not state: it is not entered, its tensors stay")
+    yield Fact("N031", why_data(holder))
+
+
+def why_data(holder: Any) -> str:
+    return f"{type(holder).__name__} is data, not state: it is not entered, its tensors stay"
 
 
 def read_generator(holder: torch.Generator) -> Iterator[Fact]:
@@ -37,7 +41,26 @@ def read_storage(holder: Any) -> Iterator[Fact]:
     )
 
 
+# What delivers batches, under the names of those that are of none of torch's classes.
+_DATA = (
+    "torch.utils.data.dataloader:_BaseDataLoaderIter",  # iter(loader), with the batches it has fetched ahead
+    "torchdata.stateful_dataloader.stateful_dataloader:StatefulDataLoader",
+    "accelerate.data_loader:DataLoaderAdapter",
+    *(
+        f"{package}.{name}"
+        for package in ("lightning.pytorch", "pytorch_lightning")
+        for name in (
+            "core.datamodule:LightningDataModule",
+            "utilities.combined_loader:CombinedLoader",
+            "loops.fetchers:_DataFetcher",
+        )
+    ),
+    "datasets.arrow_dataset:Dataset",
+    "datasets.iterable_dataset:IterableDataset",
+)
+
 TABLE: dict[type | str, Reader] = {
+    **dict.fromkeys(_DATA, read_data),
     torch.UntypedStorage: read_storage,
     torch.TypedStorage: read_storage,
     Dataset: read_data,
