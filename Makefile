@@ -6,7 +6,10 @@ DOCS_READY := .venv/docs-ready
 ECOSYSTEM := .venv-ecosystem/bin
 ECOSYSTEM_READY := .venv-ecosystem/ready
 LIBRARIES := torchvision transformers peft accelerate lightning torchmetrics bitsandbytes torchao tensordict \
-	torch_geometric gpytorch ema-pytorch torch-ema timm
+	torch_geometric gpytorch ema-pytorch torch-ema timm e3nn heavyball segmentation_models_pytorch
+# It wants an e3nn of 2022: installed as it is, with what it imports.
+LIBRARIES_ALONE := mace-torch
+LIBRARIES += ase matscipy h5py prettytable lmdb orjson python-hostlist
 
 .PHONY: demo test test-browser test-ecosystem zoo check docs bench clean
 
@@ -69,5 +72,6 @@ $(ECOSYSTEM_READY): pyproject.toml constraints-ecosystem.txt
 	$(PYTHON) -m venv .venv-ecosystem
 	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt setuptools torch==2.13.0
 	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt $(LIBRARIES)
+	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt --no-deps $(LIBRARIES_ALONE)
 	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt --no-build-isolation -e '.[test]'
 	touch $(ECOSYSTEM_READY)

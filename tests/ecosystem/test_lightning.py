@@ -137,3 +137,23 @@ def test_to_tells_only_the_outermost_module_of_its_device(twin):
     other = nn.Sequential(Net())
     tm.move(other, to="twin:0")
     assert other[0].device.type == "twin"
+
+
+class Rows(lightning.LightningDataModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = [(torch.ones(4),) for _ in range(4)]
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.rows, batch_size=2)
+
+
+def test_what_a_data_module_holds_stays(twin):
+    model, rows = Net(), Rows()
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", **quiet)
+    trainer.fit(model, datamodule=rows)
+    receipt = tm.move(trainer, to="twin:0")
+    assert {row[0].device.type for row in rows.rows} == {"cpu"}
+    assert {parameter.device.type for parameter in model.parameters()} == {"twin"}
+    assert any(note.why.startswith("Rows is data") for note in receipt.plan.notes)

@@ -168,3 +168,23 @@ def test_to_leaves_the_device_map_as_it_was(twin):
     model.hf_device_map = {"": "cpu"}
     model.to("twin:0")
     assert model.hf_device_map == {"": "cpu"}
+
+
+def test_a_trainer_s_plain_list_of_samples_stays(tmp_path, twin):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    config = transformers.BertConfig(**sizes, vocab_size=10, max_position_embeddings=8)
+    samples = [{"input_ids": torch.tensor([1, 2, 3]), "labels": torch.tensor(1)} for _ in range(4)]
+    options = {"per_device_train_batch_size": 2, "max_steps": 2, "report_to": [], "use_cpu": True}
+    trainer = transformers.Trainer(
+        model=transformers.BertForSequenceClassification(config),
+        args=transformers.TrainingArguments(output_dir=str(tmp_path), **options),
+        train_dataset=samples,
+        eval_dataset={"same": samples},
+    )
+    trainer.train()
+    receipt = tm.move(trainer, to="twin:0")
+    assert {tensor.device.type for each in samples for tensor in each.values()} == {"cpu"}
+    assert {parameter.device.type for parameter in trainer.model.parameters()} == {"twin"}
+    left = {note.path for note in receipt.plan.notes if note.code == "N031"}
+    assert {"trainer.train_dataset", "trainer.eval_dataset"} <= left
+    assert tm.move(trainer, to="cpu").verdict.ok

@@ -45,7 +45,6 @@ def read_storage(holder: Any) -> Iterator[Fact]:
 _DATA = (
     "torch.utils.data.dataloader:_BaseDataLoaderIter",  # iter(loader), with the batches it has fetched ahead
     "torchdata.stateful_dataloader.stateful_dataloader:StatefulDataLoader",
-    "accelerate.data_loader:DataLoaderAdapter",
     *(
         f"{package}.{name}"
         for package in ("lightning.pytorch", "pytorch_lightning")
