@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
+from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.files import Source
 from torchmove.checkpoints.refusing import Unfit
 
@@ -49,9 +50,10 @@ class _Entry(NamedTuple):
 class Archive:
     """The records of a file of torch.save, in the file's order."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, budget: Budget | None = None) -> None:
+        self.source, self.budget = source, budget or Budget()
         start, nbytes, count = _directory(source)
+        self.budget.grant(source, start, nbytes)
         entries = sorted(_entries(source.read(start, nbytes), count), key=lambda entry: entry.header)
         self.folder = entries[0].name.split("/")[0] if entries else ""
         self.records: dict[str, Record] = {}
@@ -60,6 +62,7 @@ class Archive:
     def _fill(self, entries: list[_Entry], end: int) -> None:
         reached, taken = 0, set()
         for entry in entries:
+            self.budget.spend(64)
             name = entry.name.removeprefix(f"{self.folder}/")
             # torch looks names up without regard to case.
             if name == entry.name or entry.name.lower() in taken:

@@ -6,12 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 from torchmove._paths import Path
 from torchmove.checkpoints.refusing import in_a_line
 from torchmove.report import Reported, Sheet, counted, readable_bytes, table
 
+_SHOWN = 10  # of what there is mostly one
 NO_DEVICE = "any device"  # a safetensors file does not say where its tensors were
 
 
@@ -49,7 +51,9 @@ class OptimizerState(NamedTuple):
         return sum(self.kinds.values())
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{in_a_line(kind, 60)} {readable_bytes(size)}" for kind, size in self.kinds.items())
+        first = islice(self.kinds.items(), _SHOWN)
+        kinds = ", ".join(f"{in_a_line(kind, 60)} {readable_bytes(size)}" for kind, size in first)
+        kinds += f" and {len(self.kinds) - _SHOWN} more kinds" if len(self.kinds) > _SHOWN else ""
         return f"optimizer {shown(self.path)}: {counted(self.parameters, 'parameter')}; state: {kinds or 'none yet'}"
 
 
@@ -72,6 +76,7 @@ class Contents(Reported):
     optimizers: tuple[OptimizerState, ...]
     mentions: tuple[Mention, ...]
     unused_bytes: int = 0  # of storages that belong to no tensor
+    unlisted: int = 0  # names of tensors beyond the first thousand of each, which `entries` has
 
     @property
     def nbytes(self) -> int:
@@ -121,15 +126,19 @@ class Contents(Reported):
             yield f"in {counted(len(self.files), 'file')}: {first}{', ...' if self.files[3:] else ''}"
         if self.beyond_bytes:
             yield f"the storages hold {readable_bytes(self.beyond_bytes)} beyond what the tensors show"
-        yield from map(str, self.optimizers)
-        yield from (f"{shown(path)}: names the device {device}" for path, device in self.mentions[:10])
-        if self.mentions[10:]:
-            yield f"... and {len(self.mentions) - 10} more such names: .mentions has all of them"
+        if self.unlisted:
+            yield f"{self.unlisted} more names of the tensors are counted and not listed: 1000 are, of each tensor"
+        yield from map(str, self.optimizers[:_SHOWN])
+        if self.optimizers[_SHOWN:]:
+            yield f"... and {len(self.optimizers) - _SHOWN} more optimizers: .optimizers has all of them"
+        yield from (f"{shown(path)}: names the device {device}" for path, device in self.mentions[:_SHOWN])
+        if self.mentions[_SHOWN:]:
+            yield f"... and {len(self.mentions) - _SHOWN} more such names: .mentions has all of them"
 
     def _row(self, entry: Entry) -> tuple[object, ...]:
-        others = list(self.sharing(entry))
-        more = f" (+{len(others) - 2})" if others[2:] else ""
-        shares = ", ".join(map(shown, others[:2])) + more
+        others = 0 if entry.storage is None else len(self._by_storage[entry.storage]) - 1
+        more = f" (+{others - 2})" if others > 2 else ""
+        shares = ", ".join(map(shown, islice(self.sharing(entry), 2))) + more
         return shown(entry.path), self.device_of(entry), entry.dtype, entry.shape, entry.nbytes, shares
 
     def facts(self) -> dict[str, Any]:
@@ -140,6 +149,7 @@ class Contents(Reported):
             "devices": self.devices(),
             "bytes": self.nbytes,
             "beyond_bytes": self.beyond_bytes,
+            "unlisted": self.unlisted,
             "tensors": [self._entry_facts(entry) for entry in self.entries],
             "storages": [
                 {**kept._asdict(), "tensors": self._by_storage.get(index, [])}

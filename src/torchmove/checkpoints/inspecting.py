@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torchmove._collector import without_collector
 from torchmove.checkpoints import safetensors, shards
+from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.contents import Contents
 from torchmove.checkpoints.files import Source
 from torchmove.checkpoints.kinds import SAFETENSORS, TORCH, kind_of
@@ -28,38 +29,36 @@ def inspect(path: str | os.PathLike[str]) -> Contents:
             return _sharded(Path(path), shards.read(file))
         with Source(file) as source:
             if kind_of(source) == SAFETENSORS:
-                entries, storages = safetensors.read(source, file.name)
-                return _contents(file, SAFETENSORS, Found(entries, storages, [], []), 0)
+                found = Found(*safetensors.read(source, Budget(), file.name))
+                return _contents(file, SAFETENSORS, (file.name,), found, 0)
             opened = TorchFile(source)
-            return _contents(file, TORCH, walk(opened.reading, file.name), opened.unused_bytes)
+            return _contents(file, TORCH, (file.name,), walk(opened.reading, file.name), opened.unused_bytes)
 
 
-def _contents(file: Path, kind: str, found: Found, unused_bytes: int) -> Contents:
+def _contents(path: Path, kind: str, files: tuple[str, ...], found: Found, unused_bytes: int) -> Contents:
     parts = (tuple(found.entries), tuple(found.storages), tuple(found.optimizers), tuple(found.mentions))
-    return Contents(in_a_line(str(file)), kind, (file.name,), *parts, unused_bytes)
+    return Contents(in_a_line(str(path)), kind, files, *parts, unused_bytes, found.unlisted)
 
 
 def _sharded(folder: Path, index: shards.Shards) -> Contents:
-    whole = Found([], [], [], [])
+    whole, budget = Found(), Budget()  # one for all of them: many names may lead to one file
     kinds, unused_bytes = set(), 0
     for file, names in index.files.items():
         path = index.path(file)
         with naming(path), Source(path) as source:
             if kind_of(source) == SAFETENSORS:
-                entries, storages = safetensors.read(source, file, len(whole.storages))
-                found = Found(entries, storages, [], [])
-                there = {entry.path.what for entry in entries}
+                found = Found(*safetensors.read(source, budget, file, len(whole.storages)))
+                there = {entry.path.what for entry in found.entries}
                 kinds.add(SAFETENSORS)
             else:
-                opened = TorchFile(source)
+                opened = TorchFile(source, budget)
                 found, there = walk(opened.reading, file, len(whole.storages)), tensors_in(opened)
                 unused_bytes += opened.unused_bytes
                 kinds.add(TORCH)
         expect(names, there, file)
         whole.extend(found)
     kind = f"sharded {' and '.join(sorted(kinds))}"
-    parts = (tuple(whole.entries), tuple(whole.storages), tuple(whole.optimizers), tuple(whole.mentions))
-    return Contents(in_a_line(str(folder)), kind, tuple(index.files), *parts, unused_bytes)
+    return _contents(folder, kind, tuple(index.files), whole, unused_bytes)
 
 
 def tensors_in(opened: TorchFile) -> set[str]:

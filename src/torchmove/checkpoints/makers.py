@@ -7,13 +7,27 @@ anything here ask for memory that the file does not hold, which torch would do f
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from torchmove import _paths
+from torchmove.checkpoints.budget import Budget
+from torchmove.checkpoints.keys import Keys
 from torchmove.checkpoints.refusing import Unfit
-from torchmove.checkpoints.values import Device, Dict, Members, Name, Part, Stored, Tensor, Thing, Window, attributes
+from torchmove.checkpoints.values import (
+    LONGEST_PLACE,
+    Device,
+    Dict,
+    Members,
+    Name,
+    Part,
+    Stored,
+    Tensor,
+    Thing,
+    Window,
+    attributes,
+)
 from torchmove.checkpoints.windows import checked, count
 
 _ELEMENTS = {
@@ -46,9 +60,15 @@ _CONSTANTS = {
     *(f"torch.per_{what}" for what in ("tensor_affine", "tensor_symmetric", "channel_affine", "channel_symmetric")),
     "torch.per_channel_affine_float_qparams",
 }
+_FEW = 100  # arguments and sizes; what has more is not gone through to see how much is in it
 
-_LONGEST_PLACE = 100
-Moved = Callable[[Any], object]  # told of each text that names a device and is none of the user's
+
+class Making(NamedTuple):
+    """What making something needs: what pays for it, and who is told of each text that names a device."""
+
+    budget: Budget
+    keys: Keys
+    moved: Callable[[Any], object]
 
 
 def named(name: str, allowed: set[str]) -> Any:
@@ -60,18 +80,30 @@ def named(name: str, allowed: set[str]) -> Any:
     raise Unfit("R064", f"it needs {name}, which weights-only loading does not allow")
 
 
-def made(maker: Any, arguments: Any, moved: Moved) -> Any:
+def made(maker: Any, arguments: Any, making: Making) -> Any:
     """What REDUCE and NEWOBJ make."""
     if not isinstance(maker, Name) or not isinstance(arguments, tuple):
         raise Unfit("R065", "its pickle calls something that cannot be called")
+    making.budget.spend(weight(arguments))
     if maker.name in MAKERS:
         try:
-            return MAKERS[maker.name](arguments, moved)
+            return MAKERS[maker.name](arguments, making)
         except (TypeError, ValueError, IndexError, AttributeError, KeyError):
             raise Unfit("R065", f"its pickle gives {maker.name} what torch.save never gave it") from None
     if maker.name in STORAGES or maker.name in _CONSTANTS:
         raise Unfit("R067", f"its pickle makes a {maker.name} out of nothing")
     return Thing(maker, arguments)
+
+
+def weight(value: Any, depth: int = 2) -> int:
+    """What a call may go through: it can be given one and the same large list again and again."""
+    if isinstance(value, (str, bytes)):
+        return len(value) >> 4
+    if isinstance(value, Tensor):
+        return len(value.parts) + len(value.other)
+    if isinstance(value, tuple) and depth and len(value) <= _FEW:
+        return len(value) + sum(weight(each, depth - 1) for each in value)
+    return len(value) if isinstance(value, (tuple, list, dict)) else 0
 
 
 def _need(holds: bool) -> None:
@@ -82,79 +114,58 @@ def _need(holds: bool) -> None:
 # ---------------------------------------------------------------- Python's own
 
 
-def _dict(kind: str) -> Callable[[tuple[Any, ...], Moved], Dict]:
-    def make(arguments: tuple[Any, ...], _: Moved) -> Dict:
+def _dict(kind: str) -> Callable[[tuple[Any, ...], Making], Dict]:
+    def make(arguments: tuple[Any, ...], making: Making) -> Dict:
         (pairs,) = arguments or ((),)
-        if not isinstance(pairs, dict):
-            pairs = [(hashable(key), value) for key, value in pairs]
-        return Dict(kind, pairs)
+        _need(isinstance(pairs, (dict, list, tuple)))
+        found = Dict(kind)
+        making.keys.fill(found, pairs)
+        return found
 
     return make
 
 
-def _set(arguments: tuple[Any, ...], _: Moved) -> Members:
+def _set(arguments: tuple[Any, ...], making: Making) -> Members:
     (members,) = arguments or ([],)
-    for each in members:
-        hashable(each)
+    _need(isinstance(members, (list, tuple)))
+    making.keys.check_members(members)
     return Members(members)
 
 
-def _encoded(arguments: tuple[Any, ...], _: Moved) -> bytes:
+def _encoded(arguments: tuple[Any, ...], _: Making) -> bytes:
     text, codec = arguments
     _need(codec in ("latin1", "latin-1"))
     return str(text).encode("latin1")
 
 
-def _bytearray(arguments: tuple[Any, ...], moved: Moved) -> bytes:
+def _bytearray(arguments: tuple[Any, ...], making: Making) -> bytes:
     if len(arguments) == 2:
-        return _encoded(arguments, moved)
+        return _encoded(arguments, making)
     (content,) = arguments or (b"",)
     _need(isinstance(content, bytes))
     return bytes(content)
 
 
-def _complex(arguments: tuple[Any, ...], _: Moved) -> complex:
+def _complex(arguments: tuple[Any, ...], _: Making) -> complex:
     _need(all(type(each) is float for each in arguments))
     return complex(*arguments)
-
-
-# Ints beyond this hash like smaller ones, and many such keys make a dict slow without end.
-_LARGEST_KEY = 1 << 60
-_MOST_IN_A_KEY = 1000
-_DEEPEST_KEY = 20
-
-
-def hashable(key: Any) -> Any:
-    """A key whose hash is quick to have; tuples of tuples that are all the same one need not be."""
-    waiting, seen = [(key, 0)], 0
-    while waiting:
-        each, depth = waiting.pop()
-        seen += 1 + (len(each) // 16 if isinstance(each, (str, bytes)) else 0)
-        large = type(each) is int and abs(each) > _LARGEST_KEY
-        if large or seen > _MOST_IN_A_KEY or depth > _DEEPEST_KEY:
-            raise Unfit("R067", "a key in its pickle is too large for one")
-        if isinstance(each, tuple):
-            waiting += ((inner, depth + 1) for inner in each[: _MOST_IN_A_KEY + 1])
-        elif isinstance(each, (list, dict)):
-            raise Unfit("R065", "its pickle has a list or dict for a key")
-    return str(key) if isinstance(key, str) else key
 
 
 # ---------------------------------------------------------------- torch's
 
 
-def _size(arguments: tuple[Any, ...], _: Moved) -> tuple[int, ...]:
+def _size(arguments: tuple[Any, ...], _: Making) -> tuple[int, ...]:
     (size,) = arguments or ((),)
     return count(size)
 
 
-def _device(arguments: tuple[Any, ...], _: Moved) -> Device:
+def _device(arguments: tuple[Any, ...], _: Making) -> Device:
     kind, *index = arguments
     _need(len(index) <= 1)
     return Device(f"{_place(kind)}:{count(index)[0]}" if index else _place(kind))
 
 
-def _layout(arguments: tuple[Any, ...], _: Moved) -> Name:
+def _layout(arguments: tuple[Any, ...], _: Making) -> Name:
     (name,) = arguments
     _need(isinstance(name, str))
     return Name(name)
@@ -164,18 +175,18 @@ def _without_hooks(hooks: Any) -> None:
     _need(not hooks)
 
 
-def _v1(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+def _v1(arguments: tuple[Any, ...], _: Making) -> Tensor:
     storage, offset, size, stride = arguments
     return checked(storage, Window(storage.dtype, offset, size, stride), ())
 
 
-def _v2(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+def _v2(arguments: tuple[Any, ...], _: Making) -> Tensor:
     storage, offset, size, stride, grad, hooks, *metadata = arguments
     _without_hooks(hooks)
     return checked(storage, Window(storage.dtype, offset, size, stride), (bool(grad), *_bits(metadata)))
 
 
-def _v3(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+def _v3(arguments: tuple[Any, ...], _: Making) -> Tensor:
     storage, offset, size, stride, grad, hooks, dtype, *metadata = arguments
     _without_hooks(hooks)
     return checked(storage, Window(dtype, offset, size, stride), (bool(grad), *_bits(metadata)))
@@ -188,7 +199,7 @@ def _bits(metadata: list[Any]) -> tuple[Any, ...]:
     return tuple((str(name), bool(value)) for name, value in bits.items())
 
 
-def _quantized(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+def _quantized(arguments: tuple[Any, ...], _: Making) -> Tensor:
     storage, offset, size, stride, (scheme, *numbers), grad, hooks = arguments
     _without_hooks(hooks)
     kept = checked(storage, Window(storage.dtype, offset, size, stride), (bool(grad), scheme.name))
@@ -211,7 +222,7 @@ _SPARSE = {
 }
 
 
-def _sparse(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+def _sparse(arguments: tuple[Any, ...], _: Making) -> Tensor:
     layout, data = arguments
     names = _SPARSE[layout.name]
     parts = tuple(Part(_paths.CALL, name, _tensor(part)) for name, part in zip(names, data, strict=False))
@@ -219,16 +230,16 @@ def _sparse(arguments: tuple[Any, ...], _: Moved) -> Tensor:
     return Tensor(None, None, parts, (layout.name, count(size), *map(bool, coalesced)))
 
 
-def _nested(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+def _nested(arguments: tuple[Any, ...], _: Making) -> Tensor:
     names = ("values", "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
     return Tensor(None, None, tuple(Part(_paths.CALL, *each) for each in zip(names, arguments, strict=True)), ())
 
 
-def _elsewhere(arguments: tuple[Any, ...], moved: Moved) -> Tensor:
+def _elsewhere(arguments: tuple[Any, ...], making: Making) -> Tensor:
     """A tensor of a device without storages (XLA): its data, and the device it goes to when it is loaded."""
     data, dtype, device, grad = arguments
     where = _place(device)
-    moved(device)
+    making.moved(device)
     if isinstance(data, Thing):  # a numpy array
         return Tensor(None, None, (Part(_paths.CALL, "numpy", data),), (dtype, bool(grad)))
     _tensor(data)
@@ -237,28 +248,28 @@ def _elsewhere(arguments: tuple[Any, ...], moved: Moved) -> Tensor:
     return Tensor(data.window, data.storage, data.parts, (*data.other, "elsewhere", dtype, bool(grad)))
 
 
-def _meta(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+def _meta(arguments: tuple[Any, ...], _: Making) -> Tensor:
     dtype, size, stride, grad = arguments
     return checked(None, Window(dtype, 0, size, stride), (bool(grad),))
 
 
-def _wrapper(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+def _wrapper(arguments: tuple[Any, ...], _: Making) -> Tensor:
     kind, dtype, size, stride, offset, layout, device, grad = arguments
     other = (kind.name, dtype, count(size), count(stride), count([offset]), layout.name, bool(grad))
     return Tensor(None, None, (Part(_paths.ATTRIBUTE, "device", device),), other)
 
 
-def _parameter(arguments: tuple[Any, ...], _: Moved) -> Tensor:
+def _parameter(arguments: tuple[Any, ...], _: Making) -> Tensor:
     data, grad, *rest = (*arguments, True) if len(arguments) == 1 else arguments
     _without_hooks(rest[0] if rest else None)
     parts = (*_tensor(data).parts, *attributes(rest[1] if rest[1:] else None))
     return Tensor(data.window, data.storage, parts, (*data.other, "parameter", bool(grad)))
 
 
-def _typed(arguments: tuple[Any, ...], moved: Moved) -> Tensor | Thing:
+def _typed(arguments: tuple[Any, ...], making: Making) -> Tensor | Thing:
     """A tensor of a class of its own, or with attributes hung on it."""
     maker, kind, inner, state = arguments
-    found = made(maker, inner, moved)
+    found = made(maker, inner, making)
     if isinstance(found, Thing):  # made of tensors, by a function that is allowed: a jagged one, say
         found.state = state
         return found
@@ -272,7 +283,7 @@ def _tensor(value: Any) -> Tensor:
     return value
 
 
-MAKERS: dict[str, Callable[[tuple[Any, ...], Moved], Any]] = {
+MAKERS: dict[str, Callable[[tuple[Any, ...], Making], Any]] = {
     "collections.OrderedDict": _dict("OrderedDict"),
     "collections.Counter": _dict("Counter"),
     "builtins.set": _set,
@@ -312,6 +323,6 @@ def stored(identity: Any) -> Stored:
 
 def _place(text: Any) -> str:
     """The name of a device: it is printed, so it must not be more than that."""
-    if not isinstance(text, str) or not text.isprintable() or len(text) > _LONGEST_PLACE:
+    if not isinstance(text, str) or len(text) > LONGEST_PLACE or not text.isprintable():
         raise Unfit("R065", "its pickle names a device by what is no name")
     return str(text)

@@ -2,7 +2,7 @@
 
 Weights-only loading itself runs no foreign code either, but it does what it is told: it makes a `bytearray` of any
 size, hashes a key for ever, and turns the bytes of a big-endian file around, all of them. Here nothing is made and no
-tensor's data is read, so the cost is that of the pickle alone.
+tensor's data is read, so the cost is that of the pickle alone; and where it is more, the Budget ends it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ from typing import Any
 from torch.serialization import get_safe_globals
 
 from torchmove.checkpoints.archive import Record
-from torchmove.checkpoints.makers import hashable, made, named, stored
+from torchmove.checkpoints.budget import Budget
+from torchmove.checkpoints.keys import Keys
+from torchmove.checkpoints.makers import Making, made, named, stored, weight
 from torchmove.checkpoints.opcodes import GET, PUT, TEXT, steps
 from torchmove.checkpoints.refusing import Unfit
-from torchmove.checkpoints.values import Dict, Members, Stored, Thing, Word
+from torchmove.checkpoints.values import LONGEST_PLACE, Dict, Members, Stored, Thing, Word
 
-# Above what checkpoints of 300 000 tensors need. A byte of a pickle can ask for a hundred bytes of memory.
-_MOST_THINGS = 5_000_000
-_WEIGHTLESS = {
-    code[0]
-    for code in (
-        *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2),
-        *(pickle.BINFLOAT, pickle.LONG1, pickle.APPEND, pickle.APPENDS, pickle.SETITEM, pickle.SETITEMS),
-    )
-}
+# What a step takes from the Budget: 1, or more where a byte of a pickle asks for many bytes of memory.
+_COSTS = [1] * 256
+for _units, _codes in (
+    (8, (pickle.MARK, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.BINPUT, pickle.LONG_BINPUT)),
+    (16, (pickle.EMPTY_LIST, pickle.EMPTY_DICT, pickle.EMPTY_SET, pickle.GLOBAL)),
+    (40, (pickle.REDUCE, pickle.NEWOBJ, pickle.BINPERSID)),
+):
+    for _code in _codes:
+        _COSTS[_code[0]] = _units
 
 
 class Reading:
     """What a pickle says: its value, its storages by key, and each text in it that places a tensor on a device."""
 
-    def __init__(self, pickled: bytes, records: Mapping[str, Record]) -> None:
+    def __init__(self, pickled: bytes, records: Mapping[str, Record], budget: Budget | None = None) -> None:
+        self.budget = Budget(len(pickled)) if budget is None else budget
         self.storages: dict[str, Stored] = {}
         self.places: list[Word] = []
         self._records = records
@@ -41,19 +44,20 @@ class Reading:
         self._marked: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
         self._allowed = {_name(each) for each in get_safe_globals()}
+        self._keys = Keys(self.budget)
+        self._making = Making(self.budget, self._keys, self.places.append)
         self.value = self._read(pickled)
 
     def _read(self, pickled: bytes) -> Any:
-        things = 0
+        budget, costs = self.budget, _COSTS
         try:
             for code, argument, start, _ in steps(pickled):
+                budget.left -= costs[code]
+                if budget.left < 0:
+                    budget.refuse()
                 if code in PUT:
-                    self._memo[argument] = self._stack[-1]
-                    continue
-                things += code not in _WEIGHTLESS
-                if max(things, len(self._memo)) > _MOST_THINGS:
-                    raise Unfit("R067", f"its pickle makes more than {_MOST_THINGS} lists, dicts and texts")
-                if code in TEXT:
+                    self._keys.remember(self._memo, argument, self._stack[-1])
+                elif code in TEXT:
                     self._say(argument, start)
                 elif code in GET:
                     self._get(argument, start)
@@ -68,6 +72,10 @@ class Reading:
     # -------------------------------------------------------------- steps
 
     def _say(self, text: str, start: int) -> None:
+        self.budget.spend(8 + (len(text) >> 4))
+        if len(text) > LONGEST_PLACE:
+            self._stack.append(text)  # no place: one and the same text, wherever it is needed again
+            return
         word = Word(text)
         word.at = start
         self._stack.append(word)
@@ -116,13 +124,13 @@ class Reading:
 
     def _set(self, _: Any) -> None:
         value, key = self._stack.pop(), self._stack.pop()
-        self._dict()[hashable(key)] = value
+        self._keys.put(self._dict(), key, value)
 
     def _update(self, _: Any) -> None:
         items = self._since_mark()
         target = self._dict()
         for key, value in zip(items[::2], items[1::2], strict=True):
-            target[hashable(key)] = value
+            self._keys.put(target, key, value)
 
     def _dict(self) -> dict[Any, Any]:
         if type(self._stack[-1]) not in (dict, Dict):
@@ -132,12 +140,12 @@ class Reading:
 
     def _make(self, _: Any) -> None:
         arguments, maker = self._stack.pop(), self._stack.pop()
-        self._stack.append(made(maker, arguments, self.places.append))
+        self._stack.append(made(maker, arguments, self._making))
 
     def _build(self, _: Any) -> None:
         state, target = self._stack.pop(), self._stack[-1]
         if isinstance(target, Dict) and isinstance(state, dict):
-            target.state.update(state)
+            self._keys.fill(target.state, state)
         elif isinstance(target, Thing):
             target.state = state
         else:
@@ -147,6 +155,7 @@ class Reading:
         identity = self._stack.pop()
         if not isinstance(identity, tuple) or len(identity) != 5:
             raise Unfit("R065", "its pickle names something outside of itself that is not a storage")
+        self.budget.spend(weight(identity))
         storage, known = stored(identity), self.storages.get(str(identity[2]))
         if known is None:
             self._hold(storage)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Iterator
+from itertools import accumulate
+from operator import mul
 from typing import Any, NamedTuple
 
 from torchmove import _paths
 from torchmove._paths import Path
+from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.contents import NO_DEVICE, Entry, Kept
 from torchmove.checkpoints.files import Source
+from torchmove.checkpoints.jsontext import JsonText
 from torchmove.checkpoints.refusing import Unfit, in_a_line
 
 _MOST_HEADER_BYTES = 32 << 20
 _LONGEST_NAME = 4_096
+_LONGEST_DESCRIPTION = 4_096  # 64 sizes of 19 digits, and more than twice the room
 _BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
@@ -32,9 +37,9 @@ class _Tensor(NamedTuple):
     end: int
 
 
-def read(source: Source, file: str, begin: int = 0) -> tuple[list[Entry], list[Kept]]:
+def read(source: Source, budget: Budget, file: str, begin: int = 0) -> tuple[list[Entry], list[Kept]]:
     """Its tensors, each with a storage of its own. Storages are counted from `begin` on."""
-    tensors = _tensors(source)
+    tensors = _tensors(source, budget)
     entries = [_entry(tensor, begin + index) for index, tensor in enumerate(tensors)]
     sizes = (entry.nbytes for entry in entries)
     return entries, [
@@ -44,11 +49,11 @@ def read(source: Source, file: str, begin: int = 0) -> tuple[list[Entry], list[K
 
 def _entry(tensor: _Tensor, storage: int) -> Entry:
     path = Path(_paths.root(""), _paths.ITEM, tensor.name)
-    stride = tuple(math.prod(tensor.shape[place + 1 :]) for place in range(len(tensor.shape)))
+    stride = tuple(accumulate(tensor.shape[:0:-1], mul, initial=1))[::-1] if tensor.shape else ()
     return Entry(path, tensor.dtype, tensor.shape, stride, 0, tensor.end - tensor.begin, storage)
 
 
-def _tensors(source: Source) -> list[_Tensor]:
+def _tensors(source: Source, budget: Budget) -> list[_Tensor]:
     if source.nbytes < 8:
         raise Unfit("R062" if not source.nbytes else "R065", "too short for a safetensors file")
     length = int.from_bytes(source.read(0, 8), "little")
@@ -56,35 +61,23 @@ def _tensors(source: Source) -> list[_Tensor]:
         raise Unfit("R065", f"its header should have {length} bytes, and the file ends before")
     if length > _MOST_HEADER_BYTES:
         raise Unfit("R067", f"its header has {length} bytes, and {_MOST_HEADER_BYTES} are the most that is read")
-    header = _header(source.read(8, length))
-    header.pop("__metadata__", None)
-    tensors = [_tensor(name, said) for name, said in header.items()]
+    budget.grant(source, 8, length)
+    tensors = [*_described(source.read(8, length), budget)]
     _fill(tensors, source.nbytes - 8 - length)
     return tensors
 
 
-def _header(raw: bytes) -> dict[str, Any]:
+def _described(raw: bytes, budget: Budget) -> Iterator[_Tensor]:
     if not raw.startswith(b"{"):
         raise Unfit("R062", "its header is not that of a safetensors file")
-    return parsed(raw, "its header")
-
-
-def parsed(raw: bytes, what: str) -> dict[str, Any]:
-    """A JSON object in which no key is there twice."""
-    try:
-        found = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        raise Unfit("R065", f"{what} is not the JSON that it should be: {in_a_line(str(error), 80)}") from None
-    if not isinstance(found, dict):
-        raise Unfit("R065", f"{what} is not a JSON object")
-    return found
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
-    return found
+    header = JsonText(raw, "its header", budget)
+    for name in header.members():
+        if name == "__metadata__":
+            header.skip()
+        else:
+            budget.spend(64)
+            yield _tensor(name, header.flat(_LONGEST_DESCRIPTION))
+    header.end()
 
 
 def _tensor(name: str, said: Any) -> _Tensor:

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.files import Source
+from torchmove.checkpoints.jsontext import JsonText
 from torchmove.checkpoints.kinds import DISTRIBUTED, SUFFIXES, refuse_other
 from torchmove.checkpoints.refusing import Unfit, in_a_line
-from torchmove.checkpoints.safetensors import parsed
 
 _INDEX = ".index.json"
 _MOST_INDEX_BYTES = 32 << 20
@@ -57,6 +58,14 @@ def _unclear(names: list[str], files: list[str]) -> Unfit:
     return Unfit("R062", f"a folder with {len(files)} checkpoints: {there}", "name the one that is meant")
 
 
+def files_of(path: Path) -> list[Path]:
+    """All that is read of a checkpoint: the file; or the index, and the files that it names and that are there."""
+    file = chosen(path)
+    if not is_index(file):
+        return [file]
+    return [file, *(file.parent / name for name in read(file).files)]
+
+
 def is_index(path: Path) -> bool:
     return path.name.endswith(".json")
 
@@ -66,22 +75,35 @@ def read(index: Path) -> Shards:
         if source.nbytes > _MOST_INDEX_BYTES:
             raise Unfit("R067", f"an index of {source.nbytes} bytes")
         raw, mode = source.read(0, source.nbytes), source.mode
+        budget = Budget(source.nbytes)
     if not raw.lstrip().startswith(b"{"):
         refuse_other(raw[:500])
-    found = parsed(raw, "the index").get("weight_map")
-    if not isinstance(found, dict) or not found:
+    files = _weight_map(JsonText(raw, "the index", budget))
+    if not files:
         raise Unfit("R062", "JSON without a weight_map, so not the index of a checkpoint")
-    files: dict[str, list[str]] = {}
-    for name, file in found.items():
-        files.setdefault(_inside(file), []).append(name)
-    if len(files) > _MOST_FILES:
-        raise Unfit("R067", f"an index of {len(files)} files")
     return Shards(index, raw, mode, dict(sorted(files.items())))
 
 
-def _inside(file: object) -> str:
+def _weight_map(index: JsonText) -> dict[str, list[str]]:
+    """The names of the tensors in each file."""
+    files: dict[str, list[str]] = {}
+    for key in index.members():
+        if key != "weight_map" or index.next() != "{":
+            index.skip()
+            continue
+        for name in index.members():
+            file = index.string() if index.next() == '"' else None
+            if file not in files:
+                files[_inside(index.skip() if file is None else file)] = []
+            if len(files) > _MOST_FILES:
+                raise Unfit("R067", f"an index of more than {_MOST_FILES} files")
+            files[file or ""].append(name)
+    index.end()
+    return files
+
+
+def _inside(file: str) -> str:
     """The name of a file in the same folder, and nothing else."""
-    good = isinstance(file, str) and file.endswith(SUFFIXES) and not set(file) & {"/", "\\", "\0"}
-    if not good or not isinstance(file, str) or file.startswith("."):
+    if not file.endswith(SUFFIXES) or set(file) & {"/", "\\", "\0"} or file.startswith("."):
         raise Unfit("R068", f"it names {in_a_line(repr(file), 100)}, which is no file of the folder")
     return file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchmove.checkpoints.archive import Archive, names
+from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.files import Source
 from torchmove.checkpoints.kinds import refuse_other_zip
 from torchmove.checkpoints.reading import Reading
@@ -13,12 +14,13 @@ _MOST_PICKLE_BYTES = 64 << 20
 
 
 class TorchFile:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, budget: Budget | None = None) -> None:
         refuse_other_zip(names(source))
         self.source = source
-        self.archive = Archive(source)
+        self.archive = Archive(source, budget)
         self.pickled = self.archive.read(PICKLE, _MOST_PICKLE_BYTES)
-        self.reading = Reading(self.pickled, self.archive.records)
+        self.archive.budget.grant(source, self.archive.records[PICKLE].offset, len(self.pickled))
+        self.reading = Reading(self.pickled, self.archive.records, self.archive.budget)
         self.alignment = self._alignment()
         self.byteorder = self._byteorder()
 

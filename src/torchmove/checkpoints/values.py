@@ -13,11 +13,12 @@ import torch
 
 from torchmove import _paths
 
+LONGEST_PLACE = 100  # of the name of a device; a longer text is none
 PLAIN = (str, int, float, bool, complex, bytes, type(None), torch.dtype)
 
 
 class Word(str):
-    """A text, and the step that pushed it."""
+    """A text that is short enough to name a device, and the step that pushed it."""
 
     __slots__ = ("at",)
     at: int
@@ -160,12 +161,17 @@ def meaning(value: Any) -> str:
             digest.update(b")")
             continue
         how, what, each = part
-        known = numbers.get(id(each)) if not isinstance(each, PLAIN) else None
+        again = not isinstance(each, PLAIN) or _is_long(each)  # a long text may be there a million times
+        known = numbers.get(id(each)) if again else None
         digest.update(repr((how, what, known or _said(each))).encode("utf-8", "surrogatepass"))
-        if known is None and not isinstance(each, PLAIN):
+        if known is None and again:
             numbers[id(each)] = len(numbers) + 1
             entered.append(inside(each))
     return digest.hexdigest()
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, (str, bytes)) and len(value) > LONGEST_PLACE
 
 
 def _said(value: Any) -> Any:

@@ -4,87 +4,132 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from torchmove import _devices, _paths
 from torchmove._paths import Path
+from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.contents import Entry, Kept, Mention, OptimizerState
 from torchmove.checkpoints.reading import Reading
 from torchmove.checkpoints.refusing import Unfit
-from torchmove.checkpoints.values import PLAIN, Device, Part, Stored, Tensor, Window, inside
-from torchmove.checkpoints.windows import nbytes, shown_bytes
+from torchmove.checkpoints.values import LONGEST_PLACE, PLAIN, Device, Part, Stored, Tensor, Window, inside
+from torchmove.checkpoints.windows import dtype_name, nbytes, shown_bytes
 
 # No pickler of Python's goes deeper by itself, and nobody reads longer paths.
 _DEEPEST = 1_000
 _LONGEST = 4_096
 
 
-class Found(NamedTuple):
-    entries: list[Entry]
-    storages: list[Kept]
-    optimizers: list[OptimizerState]
-    mentions: list[Mention]
+# A tensor may have many names, and a file of a MB can give one half a million: more than these are counted alone.
+_MOST_NAMES = 1_000
+
+
+@dataclass
+class Found:
+    entries: list[Entry] = field(default_factory=list)
+    storages: list[Kept] = field(default_factory=list)
+    optimizers: list[OptimizerState] = field(default_factory=list)
+    mentions: list[Mention] = field(default_factory=list)
+    unlisted: int = 0  # names of tensors, beyond the first thousand of each
 
     def extend(self, more: Found) -> None:
         self.entries.extend(more.entries)
         self.storages.extend(more.storages)
         self.optimizers.extend(more.optimizers)
         self.mentions.extend(more.mentions)
+        self.unlisted += more.unlisted
 
 
 def walk(reading: Reading, file: str, begin: int = 0) -> Found:
     """All that there is in one file. Its storages are counted from `begin` on."""
     numbers = {key: begin + index for index, key in enumerate(reading.storages)}
-    found = Found([], [], [], [])
+    walked, found = _Walk(reading), Found()
     windows: defaultdict[str, list[Window]] = defaultdict(list)
-    for path, value in _values(reading.value):
+    states: set[int] = set()
+    for path, value in walked.values():
         window = _window(value)
         if window is not None:
             stored = value if isinstance(value, Stored) else value.storage
             found.entries.append(_entry(path, window, numbers[stored.key] if stored else None))
             windows[stored.key if stored else ""].append(window)
-        if isinstance(value, dict) and _is_optimizer(value):
-            found.optimizers.append(_optimizer(path, value))
+        if isinstance(value, dict) and _is_optimizer(value, states, reading.budget):
+            found.optimizers.append(_optimizer(path, value, reading.budget))
         if (device := _device(path, value)) is not None:
+            reading.budget.spend(16)
             found.mentions.append(Mention(path, device))
     for stored in reading.storages.values():
         shown = shown_bytes(windows[stored.key])
         found.storages.append(Kept(file, stored.key, stored.device, stored.nbytes, shown))
+    found.unlisted = walked.unlisted
     return found
 
 
-def _values(value: Any) -> Iterator[tuple[Path, Any]]:
-    """Every value but numbers with its path, in order; a tensor by each of its paths. Holders are entered once."""
-    path = _paths.root("")
-    yield path, value
-    seen = {id(value)}
-    entered = [(path, 0, inside(value))]  # not lists of what is inside: one holder may have millions
-    while entered:
-        path, length, parts = entered[-1]
-        part = next(parts, None)
-        if part is None:
-            entered.pop()
-        elif isinstance(part.value, str):
-            yield _step(path, part), part.value
-        elif not isinstance(part.value, PLAIN):
-            known, length, step = id(part.value) in seen, _long(length, part), _step(path, part)
-            if len(entered) > _DEEPEST or length > _LONGEST:
-                raise Unfit("R067", f"it is nested {len(entered)} deep, with a path of {length} characters")
-            if not known or isinstance(part.value, (Tensor, Stored, Device)):
-                yield step, part.value
-            if not known:
-                seen.add(id(part.value))
-                entered.append((step, length, inside(part.value)))
+class _Walk:
+    """Goes through what a pickle says. Holders are entered once, and a tensor is met by each of its paths."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.unlisted = 0
+        self._value, self._budget = reading.value, reading.budget
+        self._names: Counter[int] = Counter()  # of each value that has been met, by id
+
+    def values(self) -> Iterator[tuple[Path, Any]]:
+        """Every value but numbers and long texts with its path, in order."""
+        path = _paths.root("")
+        yield path, self._value
+        self._names[id(self._value)] += 1
+        entered = [(path, 0, inside(self._value))]  # not lists of what is inside: one holder may have millions
+        while entered:
+            path, length, parts = entered[-1]
+            part = next(parts, None)
+            if part is None:
+                entered.pop()
+            elif isinstance(part.value, str):
+                if len(part.value) <= LONGEST_PLACE:
+                    self._budget.spend(1 + (length >> 6))
+                    yield _step(path, part), part.value
+            elif not isinstance(part.value, PLAIN):
+                length += self._long(part)
+                if len(entered) > _DEEPEST or length > _LONGEST:
+                    raise Unfit("R067", f"it is nested {len(entered)} deep, with a path of {length} characters")
+                step = _step(path, part)
+                if self._is_listed(part.value, length):
+                    yield step, part.value
+                if self._names[id(part.value)] == 1:
+                    entered.append((step, length, inside(part.value)))
+
+    def _is_listed(self, value: Any, length: int) -> bool:
+        """At each of its names, if it is a tensor, and else at the first."""
+        self._names[id(value)] += 1
+        names = self._names[id(value)]
+        if not isinstance(value, (Tensor, Stored, Device)):
+            return names == 1
+        if names > _MOST_NAMES:
+            self.unlisted += not isinstance(value, Device)
+            return False
+        dimensions = len(value.window.size) if isinstance(value, Tensor) and value.window else 1
+        self._budget.spend(32 + 2 * dimensions + (length >> 2))
+        return True
+
+    def _long(self, part: Part) -> int:
+        """How many letters a step adds to the path."""
+        if isinstance(part.what, str):
+            return 2 + len(part.what)
+        if part.how in (_paths.KEY, _paths.KEYED):
+            self._budget.spend(1 + (part.what >> 6))  # it is found there by going through all that are before it
+        if isinstance(part.what, int):
+            return 8 + (part.what.bit_length() >> 2)
+        if isinstance(part.what, (tuple, bytes)):
+            letters = len(repr(part.what))
+            self._budget.spend(letters >> 4)
+            return 2 + letters
+        return 8
 
 
 def _step(path: Path, part: Part) -> Path:
     if part.how is _paths.KEYED:
         return Path(path, _paths.KEYED, Path(path, _paths.KEY, part.what))
     return Path(path, part.how, part.what)
-
-
-def _long(length: int, part: Part) -> int:
-    return length + 2 + len(part.what) if isinstance(part.what, str) else length + 8
 
 
 def _window(value: Any) -> Window | None:
@@ -94,8 +139,7 @@ def _window(value: Any) -> Window | None:
 
 
 def _entry(path: Path, window: Window, storage: int | None) -> Entry:
-    dtype = str(window.dtype).removeprefix("torch.")
-    return Entry(path, dtype, window.size, window.stride, window.offset, nbytes(window), storage)
+    return Entry(path, dtype_name(window.dtype), window.size, window.stride, window.offset, nbytes(window), storage)
 
 
 def _device(path: Path, value: Any) -> str | None:
@@ -106,31 +150,36 @@ def _device(path: Path, value: Any) -> str | None:
     return None if named is None else str(value)
 
 
-def _is_optimizer(value: dict[Any, Any]) -> bool:
-    groups = value.get("param_groups")
-    return (
-        isinstance(value.get("state"), dict)
-        and isinstance(groups, list)
-        and all(isinstance(group, dict) and isinstance(group.get("params"), (list, tuple)) for group in groups)
-    )
+def _is_optimizer(value: dict[Any, Any], states: set[int], budget: Budget) -> bool:
+    """The state_dict of one, with a state that none before it has: `states` has those, by id."""
+    state, groups = value.get("state"), value.get("param_groups")
+    if not isinstance(state, dict) or not isinstance(groups, list) or id(state) in states:
+        return False
+    budget.spend(len(groups))
+    if not all(isinstance(group, dict) and isinstance(group.get("params"), (list, tuple)) for group in groups):
+        return False
+    states.add(id(state))
+    return True
 
 
-def _optimizer(path: Path, value: Mapping[str, Any]) -> OptimizerState:
+def _optimizer(path: Path, value: Mapping[str, Any], budget: Budget) -> OptimizerState:
     parameters = sum(len(group["params"]) for group in value["param_groups"])
     kinds: Counter[str] = Counter()
     states = [state for state in value["state"].values() if isinstance(state, dict)]
     for state in _once(states):
+        budget.spend(4 * len(state))  # two optimizers can share it
         kinds.update(dict.fromkeys(map(str, state), 0))
-        for tensor, kind in _once_each(state):
+        for tensor, kind in _once_each(state, budget):
             kinds[kind] += nbytes(tensor.window) if tensor.window else 0
     return OptimizerState(path, parameters, dict(kinds))
 
 
-def _once_each(state: Mapping[Any, Any]) -> Iterator[tuple[Tensor, str]]:
+def _once_each(state: Mapping[Any, Any], budget: Budget) -> Iterator[tuple[Tensor, str]]:
     """The tensors of one parameter's state, those in lists too, each with its kind."""
     kinds = {id(each): str(kind) for kind, each in state.items()}
     for each in _once(state.values()):
         tensors = each if isinstance(each, (list, tuple)) else (each,)
+        budget.spend(len(tensors))
         yield from ((tensor, kinds[id(each)]) for tensor in tensors if isinstance(tensor, Tensor))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -52,8 +53,22 @@ def extent(window: Window) -> tuple[int, int]:
 
 def shown_bytes(windows: Iterable[Window]) -> int:
     """How many bytes of one storage the windows on it show together: at most this many, and exactly for most."""
-    different = set(windows)
+    # In order, not in a set: strides can be chosen so that all have one hash.
+    different, before = [], None
+    for window in sorted(windows, key=_shown):
+        if before is None or _shown(window) != _shown(before):
+            different.append(window)
+        before = window
     return min(_covered(sorted(map(extent, different))), sum(map(_distinct, different)))
+
+
+def _shown(window: Window) -> tuple[Any, ...]:
+    return window.offset, window.size, window.stride, window.dtype.itemsize
+
+
+@cache
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _distinct(window: Window) -> int:
