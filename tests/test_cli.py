@@ -10,14 +10,18 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
+import forged
 import pytest
 import torch
 from click.testing import CliRunner
 
 import torchmove as tm
 from torchmove import bench, cli
+from torchmove.checkpoints import landing
 from torchmove.cli import machine, output, targets
+from torchmove.report import html
 
 PROGRAM = """
 import torch
@@ -412,22 +416,163 @@ def test_a_page_that_cannot_be_written_whole_is_not_there(folder):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); "
     program = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     ran = in_a_process("survey", "program.py:pair", "--html", "page.html", code=limit + program + MAIN)
-    assert ran.returncode == output.ERROR
+    assert ran.returncode == output.REFUSED
+    assert "R061 page.html: File too large" in ran.stderr
     assert not [each.name for each in folder.iterdir() if "page" in each.name]
 
 
-def test_a_page_for_a_pipe_or_through_a_link_replaces_neither(folder):
-    os.mkfifo("pipe")
-    with subprocess.Popen(["cat", "pipe"], stdout=subprocess.PIPE, text=True) as reader:
-        assert run("survey", "program.py:pair", "--html", "pipe").exit_code == output.FINE
-        assert reader.communicate(timeout=30)[0].startswith("<!doctype html>")
-    assert (folder / "pipe").is_fifo()
-    (folder / "link.html").symlink_to("target.html")
-    for _ in range(2):  # once to a place that is free, once over a page that is there
-        assert run("survey", "program.py:pair", "--html", "link.html").exit_code == output.FINE
-        assert (folder / "link.html").is_symlink()
-        assert (folder / "target.html").read_text().startswith("<!doctype html>")
-        (folder / "target.html").write_text("<!doctype html> of before")
+COMMANDS = ["survey program.py:pair", "plan program.py:pair --to cpu", "rehearse program.py:named", "inspect saved.pt"]
+
+
+@pytest.fixture
+def saved(folder):
+    torch.save({"a": torch.ones(2)}, folder / "saved.pt")
+    return folder / "saved.pt"
+
+
+def names(folder):
+    return {each.name: os.lstat(each).st_ino for each in folder.iterdir() if each.name != "__pycache__"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+def test_a_page_never_replaces_what_the_command_reads(folder, saved, command, overwrite):
+    read = folder / ("saved.pt" if "saved" in command else "program.py")
+    (folder / "below").mkdir()
+    (folder / "link").symlink_to(folder)
+    (folder / "link.html").symlink_to(read.name)
+    os.link(read, folder / "twin.html")
+    before, there = read.read_bytes(), names(folder)
+    for place in (read.name, str(read), f"below/../{read.name}", f"link/{read.name}", "link.html", "twin.html"):
+        ran = run(*command.split(), "--html", place, *overwrite)
+        assert ran.exit_code == output.REFUSED
+        assert f"R069 {place}: is what this command reads" in ran.stderr
+        assert "name another place" in ran.stderr
+        assert ran.stdout == ""
+    assert (read.read_bytes(), names(folder)) == (before, there)
+
+
+@pytest.mark.parametrize("target", ["program:pair", "package.module:pair", "package:pair"])
+def test_nor_a_module_that_it_reads(folder, target):
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").write_text("from package.module import pair")
+    (folder / "package" / "module.py").write_text((folder / "program.py").read_text())
+    place = {"program:pair": "program.py", "package:pair": "package/__init__.py"}.get(target, "package/module.py")
+    before = (folder / place).read_text()
+    ran = in_a_process("survey", target, "--html", place, "--overwrite")
+    assert "is what this command reads" in ran.stderr
+    assert "it talks while it is loaded" not in ran.stderr  # it has not been loaded for nothing
+    assert (folder / place).read_text() == before
+
+
+def test_nor_a_file_of_a_sharded_checkpoint(folder):
+    model = forged.index(folder / "model", {"a": "a.bin", "b": "b.bin"})
+    for name in "ab":
+        torch.save({name: torch.ones(2)}, model / f"{name}.bin")
+    index = "pytorch_model.bin.index.json"
+    os.link(model / "b.bin", folder / "twin.html")
+    for given in ("model", f"model/{index}"):
+        assert run("inspect", given, "--html", "page.html").exit_code == output.FINE
+        for place in (f"model/{index}", "model/a.bin", "model/b.bin", "twin.html"):
+            ran = run("inspect", given, "--html", place, "--overwrite")
+            assert "R069" in ran.stderr
+            assert "is what this command reads" in ran.stderr
+    assert sorted(each.name for each in model.iterdir()) == ["a.bin", "b.bin", index]
+    assert run("inspect", "model").exit_code == output.FINE
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_page_replaces_a_page_and_another_file_only_if_it_is_told_to(folder, saved, command):
+    page = folder / "page.html"
+    for _ in range(2):
+        assert run(*command.split(), "--html", "page.html").exit_code == output.FINE
+        assert page.read_text().startswith(html.MARK)
+    for mine in (b"", b"<!doctype html>\n<p>mine", html.MARK[:-1].encode(), b" " + page.read_bytes()):
+        page.write_bytes(mine)
+        ran = run(*command.split(), "--html", "page.html")
+        assert ran.exit_code == output.REFUSED
+        assert "R069 page.html: is there already" in ran.stderr
+        assert "--overwrite" in ran.stderr
+        assert (ran.stdout, page.read_bytes()) == ("", mine)
+    page.chmod(0o600)
+    assert run(*command.split(), "--html", "page.html", "--overwrite").exit_code == output.FINE
+    assert page.read_text().startswith(html.MARK)
+    assert page.stat().st_mode & 0o777 == 0o600
+
+
+def taken(folder, kind):
+    place = folder / "place.html"
+    (folder / "mine.html").write_text("mine")
+    if kind == "a pipe":
+        os.mkfifo(place)
+    elif kind == "a folder":
+        place.mkdir()
+    elif kind == "a device":
+        return Path("/dev/null")
+    else:
+        place.symlink_to({"a link to a file": "mine.html", "a link to nothing": "nothing"}[kind])
+    return place
+
+
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a device", "a link to a file", "a link to nothing"])
+def test_a_page_is_refused_the_places_that_a_relocated_file_is(folder, saved, kind, overwrite):
+    place = taken(folder, kind)
+    there = names(folder)
+    page = run("inspect", "saved.pt", "--html", str(place), *overwrite)
+    torch.save({"a": torch.ones(2)}, folder / "saved.pt")
+    with forged.saved_from("cuda:0"):
+        torch.save({"a": torch.ones(2)}, folder / "cuda.pt")
+    file = run("relocate", "cuda.pt", "-o", str(place), *overwrite)
+    assert (page.exit_code, file.exit_code) == (output.REFUSED, output.REFUSED)
+    assert "R069" in page.stderr
+    assert page.stderr == file.stderr
+    assert names(folder) == {**there, "cuda.pt": names(folder)["cuda.pt"]}
+    assert (folder / "mine.html").read_text() == "mine"
+
+
+def test_a_page_is_refused_before_the_program_is_loaded(folder):
+    (folder / "mine.html").write_text("mine")
+    ran = in_a_process("survey", "program.py:pair", "--html", "mine.html")
+    assert "R069" in ran.stderr
+    assert "it talks while it is loaded" not in ran.stderr
+
+
+def test_a_place_that_is_taken_meanwhile_stays(folder, saved, monkeypatch):
+    page, before = folder / "page.html", {*names(folder)}
+    monkeypatch.setattr(landing, "_persist", lambda path: page.write_text("mine"))
+    ran = run("inspect", "saved.pt", "--html", "page.html")
+    assert "R069" in ran.stderr
+    assert page.read_text() == "mine"
+    assert {*names(folder)} == before | {"page.html"}
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_page_that_is_not_written_leaves_the_old_one(folder, saved, monkeypatch, error):
+    assert run("inspect", "saved.pt", "--html", "page.html").exit_code == output.FINE
+    before, there = (folder / "page.html").read_bytes(), names(folder)
+
+    def fails(*given, **options):
+        raise error
+
+    monkeypatch.setattr(landing, "_persist", fails)
+    assert run("inspect", "saved.pt", "--html", "page.html").exit_code != output.FINE
+    assert (folder / "page.html").read_bytes() == before
+    assert names(folder) == there
+
+
+def test_overwrite_without_a_page_is_said_to_mean_nothing(folder, saved):
+    for given in ([], ["--html", "-"]):
+        ran = run("inspect", "saved.pt", "--overwrite", *given)
+        assert ran.exit_code == output.REFUSED
+        assert "write --html report.html --overwrite" in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["survey", "plan", "rehearse", "inspect"])
+def test_the_help_says_what_a_page_replaces(command):
+    said = " ".join(run(command, "--help").stdout.split())
+    assert "Replaces a page of torchmove, and never what is read." in said
+    assert "--overwrite Let the page replace any other ordinary file." in said
 
 
 def test_nobody_listens_any_more(folder):

@@ -189,7 +189,7 @@ FILES = {
         "get the file again, and do not load this one",
     ),
     "R067": Code(
-        "it asks for absurd amounts: of memory, of depth, of keys that take for ever to hash",
+        "it asks for absurd amounts of memory or depth, or for far more work than a checkpoint of its size",
         "do not load it, unless you know who made it and why",
     ),
     "R068": Code(
@@ -197,7 +197,7 @@ FILES = {
         "get the index and its files again, into one folder",
     ),
     "R069": Code(
-        "the place of the result is taken: by the checkpoint itself, a file, a folder, a link, a pipe, a device",
+        "the place of the result or the page is taken: by what is read, a file, a folder, a link, a pipe, a device",
         "name another place; an ordinary file is replaced by a file with `overwrite=True`, on the command line "
         "`--overwrite`",
     ),

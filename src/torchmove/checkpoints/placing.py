@@ -14,6 +14,7 @@ from pathlib import Path
 from torchmove.checkpoints.kinds import SUFFIXES
 from torchmove.checkpoints.refusing import Unfit
 from torchmove.report import readable_bytes
+from torchmove.report.html import MARK
 
 _FILES = (*SUFFIXES, ".ckpt", ".json")
 _OTHER_FILES = (".safetensors", ".json")
@@ -28,14 +29,46 @@ def check(out: str, sources: Collection[Path], *, folder: bool, overwrite: bool)
     """Refuses what cannot be the place of the result. `folder`: the result is one."""
     place = Path(out)
     _refuse_name(out, folder=folder)
-    if place.exists() and any(place.samefile(each.parent if folder else each) for each in sources):
-        raise Unfit("R069", "is the checkpoint itself", f"{_ANOTHER}: the original stays as it is")
+    refuse_source(place, [each.parent if folder else each for each in sources], "is the checkpoint itself")
     refuse_taken(place, folder=folder, overwrite=overwrite)
-    if not place.parent.is_dir():
-        raise Unfit("R061", "the folder that it shall be in is not there", "make that folder first")
+    _refuse_parent(place)
     needs, has = sum(each.stat().st_size for each in sources), shutil.disk_usage(place.parent).free
     if needs > has:
         raise Unfit("R061", f"needs {readable_bytes(needs)}, and {readable_bytes(has)} are free there")
+
+
+def check_page(out: str, sources: Collection[Path], *, overwrite: bool) -> bool:
+    """The same for a page: it takes the place of an ordinary file that may go, and of a page of before, which always
+    may; never that of what it is made from. Returns whether a file is replaced."""
+    place = Path(out)
+    if out.endswith(os.sep):
+        raise Unfit("R073", "is the name of a folder, and a page is a file", "name a file in it")
+    refuse_source(place, sources, "is what this command reads")
+    replaces = overwrite or _is_page(place)
+    refuse_taken(place, folder=False, overwrite=replaces)
+    _refuse_parent(place)
+    return replaces
+
+
+def _is_page(place: Path) -> bool:
+    try:
+        if not stat.S_ISREG(os.lstat(place).st_mode):
+            return False
+        with open(os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return file.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False
+
+
+def refuse_source(place: Path, sources: Collection[Path], why: str) -> None:
+    """By whatever name: a relative one, a link, another name of the same file."""
+    if place.exists() and any(each.exists() and place.samefile(each) for each in sources):
+        raise Unfit("R069", why, f"{_ANOTHER}: the original stays as it is")
+
+
+def _refuse_parent(place: Path) -> None:
+    if not place.parent.is_dir():
+        raise Unfit("R061", "the folder that it shall be in is not there", "make that folder first")
 
 
 def refuse_taken(out: Path, *, folder: bool, overwrite: bool) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchmove.cli.output import as_json, devices_like, reporting, tell
+from torchmove.cli.output import Answer, as_json, devices_like, reporting, tell
 
 _FILE = click.argument("file", type=click.Path(exists=True, path_type=Path))
 
@@ -14,15 +14,20 @@ _FILE = click.argument("file", type=click.Path(exists=True, path_type=Path))
 @click.command(epilog="For example: torchmove inspect checkpoint.pt --json")
 @_FILE
 @reporting
-def inspect(file: Path, as_json: bool, html: Path | None) -> None:
+def inspect(file: Path, answer: Answer) -> None:
     """What is in a checkpoint? Tensors, the devices they were saved on, bytes, shared storages, optimizer state.
 
     FILE is a .pt, .pth, .bin or .safetensors file, or a folder or index of several. The data is not loaded, and no
     pickled code is run: what torch's weights-only loading refuses is refused here.
     """
     from torchmove.checkpoints import inspect as inspected
+    from torchmove.checkpoints.refusing import naming
+    from torchmove.checkpoints.shards import files_of
 
-    tell(inspected(file), as_json=as_json, html=html)
+    with naming(file):
+        inputs = files_of(file)
+    answer.check(inputs)
+    answer.tell(inspected(file), inputs)
 
 
 @click.command(epilog="For example: torchmove relocate checkpoint.pt --to cpu -o checkpoint-cpu.pt")

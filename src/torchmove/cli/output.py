@@ -6,13 +6,15 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import wraps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from torchmove.cli.answers import colour, give_up, say
+from torchmove.cli.pages import Page
 
 if TYPE_CHECKING:
     from torchmove.report import Reported
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 FINE, FINDINGS, REFUSED, ERROR, INTERRUPTED, UNHEARD = 0, 1, 2, 3, 130, 141
 
 _JSON = "torchmove.json"
-_STDOUT = Path("-")
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+_STDOUT = "-"
 
 
 class Refused(click.ClickException):
@@ -124,18 +125,19 @@ def _remember(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
     return value
 
 
-def _page(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Said before the work is done, not after it; and the user's code may go to another folder meanwhile."""
+def _page(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Said before the work is done, not after it."""
     del param
     if value == _STDOUT and _JSON in ctx.meta:
         raise click.BadParameter("- and --json would both be written to stdout: name a file for the page")
     if value in (None, _STDOUT):
         return value
-    if not value.name:
+    place = Path(value or "")
+    if not place.name:
         raise click.BadParameter("it has no name: write --html report.html")
-    if not value.parent.is_dir():
-        raise click.BadParameter(f"there is no folder {value.parent} for {value.name}")
-    return value.absolute()
+    if not place.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {place.parent} for {place.name}")
+    return value
 
 
 as_json = click.option(
@@ -143,16 +145,28 @@ as_json = click.option(
 )
 _as_page = click.option(
     "--html",
-    type=click.Path(dir_okay=False, writable=True, allow_dash=True, path_type=Path),
+    type=click.Path(allow_dash=True),
     callback=_page,
     metavar="FILE",
-    help="Write a page for the browser; - instead of the text.",
+    help="Write a page for the browser; - instead of the text. Replaces a page of torchmove, and never what is read.",
 )
+_overwrite = click.option("--overwrite", is_flag=True, help="Let the page replace any other ordinary file.")
 
 
-def reporting(command: _Command) -> _Command:
-    """The options of a command whose answer is a noun."""
-    return as_json(_as_page(command))
+def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command whose answer is a noun: it gets them as one, `answer`."""
+
+    @as_json
+    @_as_page
+    @_overwrite
+    @wraps(command)
+    def with_answer(*given: Any, as_json: bool, html: str | None, overwrite: bool, **options: Any) -> Any:
+        page = None if html in (None, _STDOUT) else Page(html, os.path.join(os.getcwd(), html), overwrite)
+        if overwrite and page is None:
+            raise click.UsageError("--overwrite is for a page: write --html report.html --overwrite")
+        return command(*given, answer=Answer(as_json, html == _STDOUT, page), **options)
+
+    return with_answer
 
 
 def devices_like(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -165,25 +179,32 @@ def devices_like(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 # ---------------------------------------------------------------- answers
 
 
-def tell(noun: Reported, *, as_json: bool, html: Path | None = None) -> None:
-    if html is not None and html != _STDOUT:
-        _write(html, noun.to_html())
-        click.echo(f"wrote {os.path.relpath(html)}", err=True)
+class Answer(NamedTuple):
+    """How a command answers."""
+
+    as_json: bool
+    as_html: bool
+    page: Page | None
+
+    def check(self, inputs: Collection[Path]) -> None:
+        """Refuses a page that cannot be written, before the work is done. `inputs`: what the command reads."""
+        if self.page is not None:
+            self.page.check(inputs)
+
+    def tell(self, noun: Reported, inputs: Collection[Path]) -> None:
+        if self.page is not None:
+            self.page.write(noun.to_html(), inputs)
+            click.echo(f"wrote {os.path.relpath(self.page.path)}", err=True)
+        if self.as_html:
+            say(noun.to_html())
+        else:
+            tell(noun, as_json=self.as_json)
+
+
+def tell(noun: Reported, *, as_json: bool) -> None:
     if as_json:
         say(noun.to_json())
-    elif html == _STDOUT:
-        say(noun.to_html())
     else:
         from torchmove.report import text
 
         say(text.render(noun.sheet(), colour=True))  # click takes the colours out where nobody could see them
-
-
-def _write(page: Path, words: str) -> None:
-    if page.exists() and not page.is_file():  # a pipe, or a device: it is there to be written to, and stays
-        page.write_text(words, encoding="utf-8")
-        return
-    from torchmove.checkpoints.landing import new_file
-
-    with new_file(page.resolve(), 0o666, overwrite=True) as hidden:
-        hidden.write_text(words, encoding="utf-8")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from torchmove.cli.output import FINDINGS, FINE, REFUSED, devices_like, reporting, tell
+from torchmove.cli.output import FINDINGS, FINE, REFUSED, Answer, devices_like, reporting
 from torchmove.cli.targets import Target, several, target
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -31,15 +30,16 @@ def _to(**options: Any) -> Callable[[_Command], _Command]:
 @click.command(epilog="For example: torchmove survey train.py:build --json")
 @_TARGET
 @reporting
-def survey(target: Target, as_json: bool, html: Path | None) -> None:
+def survey(target: Target, answer: Answer) -> None:
     """Where is everything? Every tensor: its path, role, device, bytes, and who shares with whom.
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
     """
+    answer.check(target.files())
     objects = target.named()
     from torchmove._move import survey_named
 
-    tell(survey_named(objects), as_json=as_json, html=html)
+    answer.tell(survey_named(objects), target.files())
 
 
 @click.command(epilog="For example: torchmove plan train.py:build --to cuda --keep 'model.*.table'")
@@ -48,16 +48,17 @@ def survey(target: Target, as_json: bool, html: Path | None) -> None:
 @click.option("--keep", multiple=True, metavar="PATTERN", help="What stays: paths, * stands for anything. Repeatable.")
 @reporting
 @click.pass_context
-def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], as_json: bool, html: Path | None) -> None:
+def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], answer: Answer) -> None:
     """What would happen, and does it fit? Moves nothing. Ends with 2 if the state cannot move as asked.
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
     """
+    answer.check(target.files())
     objects = target.named()
     from torchmove._move import plan_named
 
     planned = plan_named(objects, to, keep)
-    tell(planned, as_json=as_json, html=html)
+    answer.tell(planned, target.files())
     ctx.exit(FINE if planned.ok else REFUSED)
 
 
@@ -80,14 +81,13 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], as_
 )
 @reporting
 @click.pass_context
-def rehearse(
-    ctx: click.Context, target: Target, to: str, moved_by: Any, data: Any, as_json: bool, html: Path | None
-) -> None:
+def rehearse(ctx: click.Context, target: Target, to: str, moved_by: Any, data: Any, answer: Answer) -> None:
     """Would this training step run there? Needs no device. Ends with 1 if some line would fail.
 
     TARGET is file.py:function or package.module:function; the function returns the step, which is a function, and
     what it is called with: `return train_step, model, optimizer, batch`.
     """
+    answer.check(target.files())
     made = target.made()
     from torchmove.rehearsal.run import rehearse_named
 
@@ -95,7 +95,7 @@ def rehearse(
     _check(target, step, objects, to)
     known = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
     rehearsed = rehearse_named(step, tuple(objects), known, to, moved_by, data)
-    tell(rehearsed, as_json=as_json, html=html)
+    answer.tell(rehearsed, target.files())
     ctx.exit(FINE if rehearsed.ok else FINDINGS)
 
 

@@ -32,6 +32,15 @@ class Target(NamedTuple):
     spec: str
     where: str  # the file or module
     factory: str
+    folder: Path  # where the command was given
+
+    def files(self) -> list[Path]:
+        """Where the program lies: of a module that is not loaded yet, where it may lie."""
+        if self.where.endswith(".py"):
+            return [self.folder / self.where]
+        place = self.folder.joinpath(*self.where.split("."))
+        loaded = getattr(sys.modules.get(self.where), "__file__", None)
+        return [place.with_name(f"{place.name}.py"), place / "__init__.py", *([Path(loaded)] if loaded else [])]
 
     def made(self) -> Any:
         """What the factory returns."""
@@ -96,7 +105,7 @@ def target(text: str) -> Target:
     where, colon, factory = text.rpartition(":")
     if not (colon and where and factory) or (where.startswith(".") and not where.endswith(".py")):
         raise click.BadParameter(f"{text!r} names no function: write file.py:function or package.module:function")
-    return Target(text, where, factory)
+    return Target(text, where, factory, Path.cwd())
 
 
 def several(made: Any) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from string import Template
 from torchmove.report.page import Bar, Figure, Page, Points, State, Timeline, Tree
 from torchmove.report.sheet import SHOWN_ROWS, Table, readable_bytes, readable_seconds, table
 
+MARK = "<!doctype html>\n<!-- a page of torchmove -->\n"  # what page.html begins with, and no other file does
 _SCRIPTS = ("state.js", "layout.js", "details.js", "map.js", "rows.js", "start.js")
 _OPEN_POINTS, _POINTS = (
     6,
