@@ -23,6 +23,7 @@ _LONGEST = 4_096
 
 # A tensor may have many names, and a file of a MB can give one half a million: more than these are counted alone.
 _MOST_NAMES = 1_000
+_LISTED = (Tensor, Stored, Device)
 
 
 @dataclass
@@ -71,13 +72,13 @@ class _Walk:
     def __init__(self, reading: Reading) -> None:
         self.unlisted = 0
         self._value, self._budget = reading.value, reading.budget
-        self._names: Counter[int] = Counter()  # of each value that has been met, by id
+        self._names: dict[int, int] = {}  # how many of each value have been met, by its id
 
     def values(self) -> Iterator[tuple[Path, Any]]:
         """Every value but numbers and long texts with its path, in order."""
         path = _paths.root("")
         yield path, self._value
-        self._names[id(self._value)] += 1
+        self._names[id(self._value)] = 1
         entered = [(path, 0, inside(self._value))]  # not lists of what is inside: one holder may have millions
         while entered:
             path, length, parts = entered[-1]
@@ -88,28 +89,25 @@ class _Walk:
                 if len(part.value) <= LONGEST_PLACE:
                     self._budget.spend(1 + (length >> 6))
                     yield _step(path, part), part.value
-            elif not isinstance(part.value, PLAIN):
+            elif not isinstance(part.value, PLAIN) and (names := self._named(part.value)):
                 length += self._long(part)
                 if len(entered) > _DEEPEST or length > _LONGEST:
                     raise Unfit("R067", f"it is nested {len(entered)} deep, with a path of {length} characters")
                 step = _step(path, part)
-                if self._is_listed(part.value, length):
-                    yield step, part.value
-                if self._names[id(part.value)] == 1:
+                if isinstance(part.value, _LISTED):
+                    self._budget.spend(32 + 2 * _dimensions(part.value) + (length >> 2))
+                yield step, part.value
+                if names == 1:
                     entered.append((step, length, inside(part.value)))
 
-    def _is_listed(self, value: Any, length: int) -> bool:
-        """At each of its names, if it is a tensor, and else at the first."""
-        self._names[id(value)] += 1
-        names = self._names[id(value)]
-        if not isinstance(value, (Tensor, Stored, Device)):
-            return names == 1
-        if names > _MOST_NAMES:
-            self.unlisted += not isinstance(value, Device)
-            return False
-        dimensions = len(value.window.size) if isinstance(value, Tensor) and value.window else 1
-        self._budget.spend(32 + 2 * dimensions + (length >> 2))
-        return True
+    def _named(self, value: Any) -> int:
+        """Which of its names this is; 0 if it is not met by this one: a tensor by the first thousand, others by one."""
+        names = self._names.get(id(value), 0)
+        if names < (_MOST_NAMES if isinstance(value, _LISTED) else 1):
+            self._names[id(value)] = names + 1
+            return names + 1
+        self.unlisted += isinstance(value, (Tensor, Stored))
+        return 0
 
     def _long(self, part: Part) -> int:
         """How many letters a step adds to the path."""
@@ -124,6 +122,10 @@ class _Walk:
             self._budget.spend(letters >> 4)
             return 2 + letters
         return 8
+
+
+def _dimensions(value: Any) -> int:
+    return len(value.window.size) if isinstance(value, Tensor) and value.window else 1
 
 
 def _step(path: Path, part: Part) -> Path:
