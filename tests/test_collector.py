@@ -34,6 +34,12 @@ def collections():
     gc.callbacks.remove(note)
 
 
+@without_collector
+def make_many(count):
+    assert not gc.isenabled() or not gc.get_threshold()[0]
+    return [[] for _ in range(count)]
+
+
 class Cycle:
     def __init__(self):
         self.me = self
@@ -76,8 +82,7 @@ def test_who_has_set_the_threshold_to_nothing_has_nothing_collected(monkeypatch,
     gc.set_threshold(0)
     try:
         for _ in range(3):
-            with without_collector():
-                made = [[] for _ in range(20_000)]
+            made = make_many(20_000)
     finally:
         gc.set_threshold(*threshold)
     assert len(made) == 20_000
@@ -89,8 +94,7 @@ def test_many_new_objects_do_not_make_it_run(collections, monkeypatch, frozen):
     monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)  # as Python 3.12 answers from the start
     gc.collect()
     collections.clear()
-    with without_collector():
-        made = [[] for _ in range(100_000)]
+    made = make_many(100_000)
     made.append([])
     assert collections == []
     assert gc.isenabled()
@@ -106,6 +110,5 @@ def test_what_a_program_has_frozen_stays_so():
 
 def test_who_has_switched_it_off_finds_it_off():
     gc.disable()
-    with without_collector():
-        pass
+    make_many(1)
     assert not gc.isenabled()

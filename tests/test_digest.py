@@ -12,15 +12,13 @@ from zoo import random_bits
 import torchmove as tm
 from torchmove import _digest
 from torchmove._digest import digests
-from torchmove._storage import plain_torch
 
 COUNTS = [1, 7, 4096, _digest._SMALL, _digest._SMALL + 1, 3 * _digest._SMALL + 4097]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.uint8, torch.bool, torch.complex64, torch.complex128]
 
 
 def digest_of(*tensors: Tensor) -> tuple[tuple[int, int], ...]:
-    with plain_torch():
-        return digests(tm.survey(list(tensors)).slots)
+    return digests(tm.survey(list(tensors)).slots)
 
 
 @pytest.mark.parametrize("count", COUNTS)

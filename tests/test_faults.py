@@ -25,6 +25,7 @@ from zoo import numbers
 import torchmove as tm
 from torchmove import _apply, _devices, _held, _plan, _repointing, _storage, _survey, _verify, movers
 from torchmove._records import Finding, Inventory, Verdict
+from torchmove._undo import Undo
 from torchmove.movers.plain import Plain
 from torchmove.testing import refresh
 
@@ -345,7 +346,7 @@ def test_a_copy_goes_as_soon_as_its_memory_has_a_new_owner():
 
     watched = [tensor.as_subclass(Watching) for tensor in tensors]
     before = [tensor.untyped_storage() for tensor in tensors]
-    _storage.rebind_dense(watched, copies, before, (), [])
+    _storage.rebind_dense(watched, copies, before, list, Undo())
     assert seen[-1] <= 2
     assert copies == []
 

@@ -15,17 +15,15 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Imports go one way: a file may import from layers before its own, and from its own where that is said here.
 LAYERS: list[set[str]] = [
-    {"report", "_everything", "_codes"},
-    {"_errors", "_paths", "_undo"},
-    {"_records"},
+    {"report", "_everything", "_codes", "_switch"},
+    {"_errors", "_paths", "_interrupts", "_collector"},
+    {"_records", "_undo"},
     {
         "_stored",
         "_devices",
         "_graphs",
         "_shells",
         "_names",
-        "_collector",
-        "_interrupts",
         "_progress",
         "_pages",
         "_fsdp",
@@ -100,6 +98,15 @@ def test_torchs_private_names_are_in_their_one_file(path):
     code = "\n".join(line.split("#")[0] for line in path.read_text().splitlines())
     named = re.findall(r"(?<![\w\"])torch\._[A-Za-z]\w*", code)
     assert not named or name_of(path) in TORCH_PRIVATE, named
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_what_is_switched_is_opened_twice(path):
+    """Opened once, it is not switched."""
+    code = path.read_text()
+    assert len(re.findall(r"with HeldInterrupts\(\)", code)) == len(
+        re.findall(r"with HeldInterrupts\(\) as (\w+), \1:", code)
+    )
 
 
 def test_the_public_names_are_these():

@@ -1,7 +1,7 @@
 """Do what the plan says: copy everything, then commit. Decides nothing.
 
 Until the commit the source is untouched, and a failure only has to let go of the copies. The commit makes every tensor
-look at its copy; each step of it is on an undo list before it is taken, and Ctrl-C waits until it is over. Whatever
+look at its copy; each step of it is on an undo list before it is taken, and signals wait until it is over. Whatever
 fails in between, the list is run backwards and the state is what it was.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import compress
 from typing import NamedTuple, NoReturn
 
@@ -32,6 +33,7 @@ from torchmove._records import (
     Shell,
     Stages,
     Verdict,
+    Window,
 )
 from torchmove._repointing import repoint_all
 from torchmove._storage import (
@@ -50,7 +52,7 @@ from torchmove._storage import (
     shell_rebinding,
     with_shared_versions,
 )
-from torchmove._undo import Undo, put_back
+from torchmove._undo import Undo
 
 Proof = Callable[[Plan], Verdict | None]  # given the plan as it was carried out
 
@@ -78,41 +80,41 @@ class _Copies(NamedTuple):
             column.clear()
 
 
+@plain_torch
+@without_collector
 def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None] = lambda: None) -> list[Receipt]:
     """Move all of them, or change nothing. What a proof raises rolls everything back, and so does what `consent`
     raises, who is asked last: from then on it is done."""
     stages = Stages()
-    with plain_torch(), without_collector():
-        stages.begin("copy")
-        copies = _copy(jobs, advance)
-        plans, verdicts, old = _commit(jobs, copies, consent, stages)
-        try:
-            held = [each.held() for each in old]
-        finally:
-            for each in old:
-                each.forget()
-        seconds, done = time.perf_counter() - began, stages.end()
-        return [
-            Receipt(plan.archived(), job.mover.name, job.why, seconds, holders, verdict, done)
-            for job, plan, holders, verdict in zip(jobs, plans, held, verdicts, strict=True)
-        ]
+    stages.begin("copy")
+    copies = _copy(jobs, advance)
+    plans, verdicts, old = _commit(jobs, copies, consent, stages)
+    try:
+        held = [each.held() for each in old]
+    finally:
+        for each in old:
+            each.forget()
+    seconds, done = time.perf_counter() - began, stages.end()
+    return [
+        Receipt(plan.archived(), job.mover.name, job.why, seconds, holders, verdict, done)
+        for job, plan, holders, verdict in zip(jobs, plans, held, verdicts, strict=True)
+    ]
 
 
 def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
     made = [_Copies([], [], [], [], []) for _ in jobs]
-    copied: list[Tensor] = []
+    undo = _undo_of(jobs)
     try:
-        for (plan, mover, _, _), copies in zip(jobs, made, strict=True):
-            load = load_of(plan.moves, plan.inventory.slots)
-            copied = mover.copy(load, advance)
-            _sort(plan, load, copied, copies)
+        with undo, undo:
+            undo.append(partial(_drop, jobs, made))
+            for (plan, mover, _, _), copies in zip(jobs, made, strict=True):
+                load = load_of(plan.moves, plan.inventory.slots)
+                copied = mover.copy(load, advance)
+                undo.append(copied.clear)
+                _sort(plan, load, copied, copies)
+            undo.clear()
     except BaseException as error:
-        with HeldInterrupts(), suppress(Exception):  # what is under way must not land in memory that is free again
-            _wait_for_devices(jobs)
-        copied.clear()
-        for copies in made:
-            copies.clear()
-        _roll_back(jobs, [], error, "copying")
+        _fail(jobs, undo, error, "copying")
     return made
 
 
@@ -173,38 +175,29 @@ def _commit(
     consent: Callable[[], None],
     stages: Stages,
 ) -> tuple[list[Plan], list[Verdict | None], list[OldStorages]]:
-    undo: Undo = []
-    old: list[OldStorages] = []
+    undo, old = _undo_of(jobs), [OldStorages(job.plan) for job in jobs]
     accumulators: list[Accumulators] = []
-    with HeldInterrupts() as interrupts:
+    with HeldInterrupts() as interrupts, interrupts:
         try:
-            stages.begin("commit")
-            for job, made in zip(jobs, copies, strict=True):
-                old.append(OldStorages(job.plan))
-                accumulators.append(_rebind_all(job.plan, made, old[-1], undo))
-                repoint_all(job.plan.repoints, undo)
-            # While copies are under way there is time for all that does not read them.
-            if any(map(_reads_bytes, jobs)):
+            with undo, undo:
+                stages.begin("commit")
+                undo.append(partial(_drop, jobs, copies, old))
+                for job, made, before in zip(jobs, copies, old, strict=True):
+                    accumulators.append(_rebind_all(job.plan, made, before, undo))
+                    repoint_all(job.plan.repoints, undo)
+                # While copies are under way there is time for all that does not read them.
+                if any(map(_reads_bytes, jobs)):
+                    _wait_for(jobs)
+                done = [job.plan.with_adopted(call_overrides(job.plan, undo)) for job in jobs]
+                stages.begin("verify")
+                verdicts = [job.proof(plan) for job, plan in zip(jobs, done, strict=True)]
+                stages.begin("finish")  # the last copies arrive, other ranks agree, old memory comes free
                 _wait_for(jobs)
-            done = [job.plan.with_adopted(call_overrides(job.plan, undo)) for job in jobs]
-            stages.begin("verify")
-            verdicts = [job.proof(plan) for job, plan in zip(jobs, done, strict=True)]
-            stages.begin("finish")  # the last copies arrive, other ranks agree, old memory comes free
-            _wait_for(jobs)
-            if interrupts.breaks_off:
-                interrupts.pending = False
-                raise KeyboardInterrupt
-            consent()
+                interrupts.break_off()
+                consent()
+                undo.clear()
         except BaseException as error:
-            with suppress(Exception):
-                _wait_for_devices(jobs)
-            for made in copies:
-                made.rebindings.clear()
-                made.copies.clear()
-            for before in old:
-                before.keep()
-            _roll_back(jobs, undo, error, "committing")
-        undo.clear()
+            _fail(jobs, undo, error, "committing")
         for each in accumulators:
             each.let_go()
         for made, before in zip(copies, old, strict=True):
@@ -213,20 +206,41 @@ def _commit(
     return done, verdicts, old
 
 
-def _roll_back(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str) -> NoReturn:
-    failed = put_back(undo)
+def _undo_of(jobs: Sequence[Job]) -> Undo:
+    def wait() -> None:
+        """What is under way must not land in memory that is free again."""
+        with suppress(Exception):  # a card that has failed fails here too; what matters is the first error
+            _wait_for_devices(jobs)
+
+    return Undo(first=wait)
+
+
+def _drop(jobs: Sequence[Job], copies: Sequence[_Copies], old: Sequence[OldStorages] = ()) -> None:
+    """All that was held for the way there; the tensors look at their old storages again."""
+    for made in copies:
+        made.clear()
+    for before in old:
+        before.keep()
     for job in jobs:
         job.mover.drop()
-    # The frames that failed still hold the copies; the error outlives them.
-    traceback.clear_frames(error.__traceback__)
-    with suppress(Exception):  # a card that has failed fails here too; what matters is the first error
+
+
+def _fail(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str) -> NoReturn:
+    """Raise what broke the move off; or what was raised while that was rolled back, from it."""
+    first = error if undo.error is None else undo.error
+    for each in (first, error):
+        # The frames that failed still hold the copies; the error outlives them.
+        traceback.clear_frames(each.__traceback__)
+    with suppress(Exception):  # as above
         for device in {target for job in jobs for _, target in job.plan.moves.ways}:
             _devices.give_back_cache(device)
-    if failed:
-        raise MoveFailed(stage, f"{type(error).__name__}: {error}", not_undone=failed) from error
-    if isinstance(error, Exception) and not isinstance(error, TorchmoveError):
-        raise MoveFailed(stage, f"{type(error).__name__}: {error}") from error
-    raise error
+    failure = first
+    if undo.failed or (isinstance(first, Exception) and not isinstance(first, TorchmoveError)):
+        failure = MoveFailed(stage, f"{type(first).__name__}: {first}", not_undone=undo.failed)
+        failure.__cause__ = first
+    if undo.failed or error is first:
+        raise failure
+    raise error from failure
 
 
 # ---------------------------------------------------------------- the steps of the commit
@@ -261,8 +275,11 @@ def _rebind_last(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> Non
     some = slice(max(0, len(made.copies) - AT_ONCE), len(made.copies))
     places, sources, copies = made.places[some], made.sources[some], made.copies[some]
     del made.copies[some]
-    # A dense tensor sees its storage from the beginning.
-    windows = (plan.inventory.slots.looks.window(place, 0) for place in places)
+
+    def windows() -> Iterator[Window]:
+        """A dense tensor sees its storage from the beginning."""
+        return (plan.inventory.slots.looks.window(place, 0) for place in places)
+
     rebind_dense(sources, copies, old.look_at(places, sources), windows, undo)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import chain, starmap
+
+from torchmove._switch import Switch, under
 
 _MANY = 5000  # objects; the collector looks through fewer in no time
 # Some Pythons freeze a few hundred objects of their own when they start, and can do without that. What a program
@@ -14,24 +15,32 @@ _OF_PYTHON = 1000
 _SHARE = 100  # one part in so many of the time goes to collecting everything
 
 
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Collecting in between would find nothing, and cost as much as the work."""
-    if not gc.isenabled() or not gc.get_threshold()[0]:
-        yield
-        return
-    _in_time.collect()
-    before = gc.get_count()[0]
-    gc.disable()
-    try:
-        yield
-    finally:
-        if gc.get_count()[0] - before > _MANY and gc.get_freeze_count() < _OF_PYTHON:
-            # Off to the oldest generation, or the next allocation would have the collector look at all of them.
-            gc.freeze()
-            gc.unfreeze()
-            _in_time.is_owed = True
-        gc.enable()
+class _WithoutCollector(Switch):
+    def __init__(self) -> None:
+        self._was_on = gc.isenabled() and gc.get_threshold()[0] > 0
+        if self._was_on:
+            _in_time.collect()
+        self._before = gc.get_count()[0]
+
+    def switch(self) -> None:
+        if self._was_on:
+            gc.disable()
+
+    def restore(self) -> None:
+        if not self._was_on or gc.isenabled():
+            return
+        try:
+            if gc.get_count()[0] - self._before > _MANY and gc.get_freeze_count() < _OF_PYTHON:
+                # Off to the oldest generation, or the next allocation would have the collector look at all of them. In
+                # a single call into C: in between, everything would stay frozen.
+                list(chain(starmap(gc.freeze, [()]), starmap(gc.unfreeze, [()])))
+                _in_time.is_owed = True
+        finally:
+            gc.enable()
+
+
+without_collector = under(_WithoutCollector)
+"""A decorator: collecting in between would find nothing, and cost as much as the work."""
 
 
 class _InTime:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchmove._records import Digest, Slots
-from torchmove._storage import BITS, COPIED_AS_BYTES, offset_of
+from torchmove._storage import BITS, COPIED_AS_BYTES, offset_of, plain_torch
 
 _COLUMNS = 4096
 _SMALL = 16 * _COLUMNS  # elements
@@ -23,6 +23,7 @@ _AT_ONCE = 1 << 20
 _MIX = -7046029254386353131  # 2**64 divided by the golden ratio: weights of rows and columns do not meet
 
 
+@plain_torch
 def digests(slots: Slots) -> tuple[Digest, ...]:
     """The digest of each slot; two windows that are the same are read once."""
     sums = _Sums()

@@ -59,11 +59,11 @@ def wait() -> None:
         _thread.join()
 
 
+@plain_torch
 def _empty(storages: list[UntypedStorage]) -> None:
-    with plain_torch():
-        while storages:
-            window = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storages.pop())
-            # To unmap memory keeps others from mapping any while its pages are given back: so those first, alone.
-            if is_sole_owner(window) and not window.is_pinned():
-                _pages.drop(window)
-            window.set_()  # type: ignore[call-overload]  # without Python's lock, unlike letting go of the object
+    while storages:
+        window = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storages.pop())
+        # To unmap memory keeps others from mapping any while its pages are given back: so those first, alone.
+        if is_sole_owner(window) and not window.is_pinned():
+            _pages.drop(window)
+        window.set_()  # type: ignore[call-overload]  # without Python's lock, unlike letting go of the object

@@ -73,7 +73,7 @@ class OldStorages:
 
     def forget(self) -> None:
         """Watch no longer. In the end of a watch, which Python runs by itself, a Ctrl-C would be dropped."""
-        with HeldInterrupts():
+        with HeldInterrupts() as interrupts, interrupts:
             self._watched.clear()
 
     def _alive(self) -> list[tuple[Path, int, Watch]]:

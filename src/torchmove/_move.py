@@ -227,12 +227,13 @@ def _planned(
     if verify == "bytes" and made.ok:
         stages = Stages()
         stages.begin("digests")
-        with plain_torch():
-            made = replace(made, digests=digests(made.inventory.slots))
+        made = replace(made, digests=digests(made.inventory.slots))
         made = replace(made, stages=(*made.stages, *stages.end()))
     return made
 
 
+@plain_torch
+@without_collector
 def plan_for(
     objects: dict[str, Any],
     target: torch.device,
@@ -243,12 +244,11 @@ def plan_for(
 ) -> Plan:
     """Survey and plan: all that happens before a device is touched. `rests`: nothing will compute with it there."""
     stages = Stages()
-    with plain_torch(), without_collector():
-        stages.begin("survey")
-        inventory = _survey.survey(objects)
-        stages.begin("plan")
-        made = _plan.plan(inventory, target, keep=keep_of(objects, keep), free_bytes=free_bytes, rests=rests)
-        return replace(made, stages=stages.end())
+    stages.begin("survey")
+    inventory = _survey.survey(objects)
+    stages.begin("plan")
+    made = _plan.plan(inventory, target, keep=keep_of(objects, keep), free_bytes=free_bytes, rests=rests)
+    return replace(made, stages=stages.end())
 
 
 def plan_sharded(

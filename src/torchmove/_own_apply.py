@@ -6,8 +6,7 @@ loss of torchrl empties its cache. The change is adopted, not held against the m
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torchmove import _fsdp, _paths
 from torchmove._paths import Path
 from torchmove._records import Adopted, Inventory, Note, Plan
-from torchmove._stored import stored_dict
+from torchmove._stored import CONTAINERS, contents, refill, stored_dict
 from torchmove._undo import Undo
 from torchmove._walk import Walk
 
@@ -31,9 +30,10 @@ def call_overrides(plan: Plan, undo: Undo) -> Adopted:
     """Call the `_apply` of every module that has its own. Its tensors are on the target by now, and stay what they are;
     what else it hands to the function goes there too."""
     modules = list(_overriding(plan))
-    # What torch's own recurrent modules do changes no object of the state.
+    # What torch's own recurrent modules do changes no object of the state, but lists of their own.
     saved = [] if all(_is_recurrent(type(each.module)) for each in modules) else [*_saved(plan.inventory)]
-    undo.append(partial(_restore_all, saved))
+    recurrent = [_Saved(stored_dict(each.module), each.path, _paths.ATTRIBUTE) for each in modules if not saved]
+    undo += [each.restore for each in (*saved, *recurrent)]
     for module, _, device in modules:
         module._apply(partial(_on_device, plan.inventory.number, device))
     changes = (_Change(*difference, modules) for each in saved for difference in each.differences())
@@ -101,20 +101,17 @@ def _registered(module: nn.Module) -> Iterator[Tensor]:
 def _saved(inventory: Inventory) -> Iterator[_Saved]:
     """Everything in the state that can be changed in place."""
     for holder, path in list(inventory.holders.values()):
-        if isinstance(holder, _CONTAINERS):
+        if isinstance(holder, CONTAINERS):
             yield _Saved(holder, path, _paths.ITEM)
         stored = stored_dict(holder)
-        if stored is None:
+        if not isinstance(stored, dict):  # none, or a view of one
             continue
         yield _Saved(stored, path, _paths.ATTRIBUTE)
         for name, value in stored.items() if isinstance(holder, nn.Module) else ():
-            if type(value) in _CONTAINERS and name in ("_parameters", "_buffers", "_modules"):
+            if type(value) in CONTAINERS and name in ("_parameters", "_buffers", "_modules"):
                 yield _Saved(value, path, _paths.ATTRIBUTE)
-            elif type(value) in _CONTAINERS:
+            elif type(value) in CONTAINERS:
                 yield _Saved(value, Path(path, _paths.ATTRIBUTE, name), _paths.ITEM)
-
-
-_CONTAINERS = (dict, OrderedDict, list, deque, set)
 
 
 class _Saved:
@@ -122,44 +119,24 @@ class _Saved:
 
     def __init__(self, container: Any, path: Path, how: str) -> None:
         self.container, self.path, self.how = container, path, how
-        self.before = _content(container)
+        self.members = contents(container)
 
     def differences(self) -> Iterator[tuple[Path, Any, Any]]:
         """The path of every entry that is another object now, what was there, and what is."""
-        now = _content(self.container)
-        for key in {**self.before, **now}:
-            was, found = self.before.get(key, _NOTHING), now.get(key, _NOTHING)
+        before, now = _by_key(self.container, self.members), _by_key(self.container, contents(self.container))
+        for key in {**before, **now}:
+            was, found = before.get(key, _NOTHING), now.get(key, _NOTHING)
             if was is not found:
                 yield Path(self.path, self.how, key), was, found
 
     def restore(self) -> None:
-        if not any(True for _ in self.differences()):
-            return
-        container, entries = self.container, self.before
-        if isinstance(container, dict):
-            kind = OrderedDict if isinstance(container, OrderedDict) else dict
-            kind.clear(container)
-            for key, value in entries.items():
-                kind.__setitem__(container, key, value)
-        elif isinstance(container, list):
-            list.__setitem__(container, slice(None), [*entries.values()])
-        else:
-            container.clear()
-            for value in entries.values():
-                container.add(value) if isinstance(container, set) else container.append(value)
+        refill(self.container, self.members)
 
 
-def _content(container: Any) -> dict[Any, Any]:
+def _by_key(container: Any, members: Sequence[Any]) -> dict[Any, Any]:
     if isinstance(container, dict):
-        return dict(dict.items(container))
-    if isinstance(container, set):
-        return {id(each): each for each in set.__iter__(container)}
-    return dict(enumerate(container))
-
-
-def _restore_all(saved: Iterable[_Saved]) -> None:
-    for each in saved:
-        each.restore()
+        return dict(members)
+    return {id(each): each for each in members} if isinstance(container, set) else dict(enumerate(members))
 
 
 _NOTHING = object()

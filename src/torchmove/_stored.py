@@ -11,7 +11,10 @@ import re
 import threading
 import types
 import uuid
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import is_
 from typing import Any, cast
 
 import torch
@@ -70,3 +73,36 @@ def slots(holder: Any) -> Iterator[tuple[str, Any]]:
                     yield name, descriptor.__get__(holder)
                 except AttributeError:  # never set
                     continue
+
+
+# ---------------------------------------------------------------- containers, past what their classes make of it
+
+CONTAINERS = (OrderedDict, dict, list, set, deque)
+
+
+def contents(container: Any) -> list[Any]:
+    """The members of a container; of a dict, its keys and values."""
+    kind: Any = _kind_of(container)
+    return list(kind.items(container) if issubclass(kind, dict) else kind.__iter__(container))
+
+
+def refill(container: Any, members: Sequence[Any]) -> None:
+    """Give a container the contents that it had, in place and in order. Can be broken off and called again."""
+    kind: Any = _kind_of(container)
+    now = contents(container)
+    if len(now) == len(members):
+        flat = chain.from_iterable if issubclass(kind, dict) else iter
+        if all(map(is_, flat(now), flat(members))):
+            return
+    kind.clear(container)
+    if issubclass(kind, dict):
+        for key, value in members:
+            kind.__setitem__(container, key, value)  # OrderedDict's own: it keeps its order beside the dict
+    elif kind is set:
+        kind.update(container, members)
+    else:
+        kind.extend(container, members)
+
+
+def _kind_of(container: Any) -> type:
+    return next(kind for kind in CONTAINERS if isinstance(container, kind))

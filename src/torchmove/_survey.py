@@ -20,6 +20,8 @@ from torchmove._storage import Place, look_at_wholes, places_in_memory, plain_to
 from torchmove._walk import Walk
 
 
+@plain_torch
+@without_collector
 def survey(objects: Mapping[str, Any], *, besides: Sequence[Any] = ()) -> Inventory:
     """The inventory of some objects, each under the name its paths begin with. What is in `besides` is not entered."""
     walk = Walk()
@@ -27,13 +29,12 @@ def survey(objects: Mapping[str, Any], *, besides: Sequence[Any] = ()) -> Invent
     roots = [(_paths.root(name), value) for name, value in _modules_first(objects)]
     # A given object is found under its own name, not inside another one that holds it too.
     walk.holders.update((id(value), (value, path)) for path, value in roots)
-    with plain_torch(), without_collector():
-        for path, value in roots:
-            walk.enter(path, value)
-        walk.follow_tensors()
-        for each in besides:
-            walk.holders.pop(id(each), None)
-        return _inventory(objects, walk)
+    for path, value in roots:
+        walk.enter(path, value)
+    walk.follow_tensors()
+    for each in besides:
+        walk.holders.pop(id(each), None)
+    return _inventory(objects, walk)
 
 
 def _modules_first(objects: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from torchmove import _devices, _paths
 from torchmove._digest import digests
 from torchmove._records import Finding, Inventory, Plan, Slot, Verdict
-from torchmove._storage import plain_torch
 
 _MOVE_IT = "tm.move(..., to=...) moves it with the rest"
 _REPORT_IT = "it was changed by something else, during the move or since: find out what writes to it"
@@ -80,8 +79,7 @@ def _judged(case: Case, checks: Mapping[str, Check]) -> Verdict:
 
 def _values(case: Case) -> Iterator[Finding]:
     assert case.plan.digests is not None
-    with plain_torch():
-        found = digests(case.now.slots)
+    found = digests(case.now.slots)
     for index, at in case.pairs():
         if found[at] != case.plan.digests[index]:
             yield Finding("V101", str(case.planned(index).path), "its bytes are not what they were", _REPORT_IT)

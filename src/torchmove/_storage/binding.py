@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
@@ -80,14 +80,14 @@ def rebind_dense(
     tensors: Sequence[Tensor],
     copies: list[Tensor],
     before: Sequence[UntypedStorage],
-    windows: Iterable[Window],
+    windows: Callable[[], Iterable[Window]],
     undo: Undo,
 ) -> None:
     """Make dense tensors look at their copies by `.data =`, all at once. Uses the copies up.
 
-    `before` and `windows` are the storages that they look at now, and how; nobody asks for those but the way back.
+    `before` and `windows` are the storages that they look at now, and how; only the way back asks for those.
     """
-    undo.append(lambda: _set_all(tensors, map(looking_at, before, windows)))
+    undo.append(lambda: _set_all(tensors, map(looking_at, before, windows())))
     copies.reverse()
     # Each copy goes as soon as its memory has a new owner: later it would have to be fetched again, to be let go of.
     _set_all(tensors, map(list.pop, repeat(copies, len(copies))))

@@ -61,10 +61,10 @@ _device, _nbytes, _cdata, _dtype, _shape, _requires_grad = map(
 _QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 
 
+@plain_torch
 def in_shared_memory(tensors: Sequence[Tensor]) -> list[bool]:
     """Of windows on host memory: can other processes see it too?"""
-    with plain_torch():
-        return list(map(UntypedStorage.is_shared, map(Tensor.untyped_storage, tensors)))
+    return list(map(UntypedStorage.is_shared, map(Tensor.untyped_storage, tensors)))
 
 
 def look_at_any(tensors: Sequence[Tensor]) -> Looks:

@@ -17,13 +17,14 @@ from torchmove.checkpoints.values import Tensor
 from torchmove.checkpoints.walking import Found, walk
 
 
+@without_collector
 def inspect(path: str | os.PathLike[str]) -> Contents:
     """What is in a checkpoint: a file of torch.save, a .safetensors file, or a sharded folder or its index.
 
     Reads what describes the tensors, never the tensors, and runs nothing that is in the file. Raises CheckpointRefused
     for whatever is not a sound checkpoint of torch's weights-only kind.
     """
-    with naming(path), without_collector():
+    with naming(path):
         file = shards.chosen(Path(path))
         if shards.is_index(file):
             return _sharded(Path(path), shards.read(file))

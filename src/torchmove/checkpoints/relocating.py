@@ -112,8 +112,9 @@ def _location(to: str | torch.device) -> str:
     return str(device)
 
 
+@without_collector
 def _prepared(path: Path, target: str) -> _Rewrite:
-    with naming(path), without_collector(), Source(path) as source:
+    with naming(path), Source(path) as source:
         if kind_of(source) == SAFETENSORS:
             raise Unfit("R070", "a safetensors file names no device: it loads on any, as it is")
         file = TorchFile(source)
@@ -158,7 +159,7 @@ def _written(rewrite: _Rewrite, hidden: Path, *, target: str, advance: Advance) 
             _unchanged(rewrite, source)
             raise refused(rewrite.path, unfit) from None  # it is the original that is at fault
         _unchanged(rewrite, source)
-    with without_collector(), Source(hidden) as result:
+    with Source(hidden) as result:
         _compare(result, checksums, rewrite, target, advance)
     close_file(hidden, rewrite.mode)
     return judge(hidden, rewrite.byteorder, rewrite.entries, anywhere=target == "cpu")
@@ -191,6 +192,7 @@ def _told(pieces: Iterable[bytes], advance: Advance) -> Iterable[bytes]:
         advance(len(piece))
 
 
+@without_collector
 def _compare(result: Source, checksums: dict[str, int], rewrite: _Rewrite, target: str, advance: Advance) -> None:
     file = TorchFile(result)
     records = file.archive.records

@@ -64,7 +64,7 @@ class Extent:
             if self.refused:
                 raise CannotLock(self.refused)
             stop = self.borders[bisect_right(self.borders, self.ready)]
-            with HeldInterrupts():  # what is locked is on the list
+            with HeldInterrupts() as interrupts, interrupts:  # what is locked is on the list
                 self._lock(self.ready, stop)
 
     def _touch(self, at: int) -> None:

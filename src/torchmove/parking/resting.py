@@ -283,13 +283,14 @@ def has_parked(
 # ---------------------------------------------------------------- and back
 
 
+@plain_torch
+@without_collector
 def waking_plan(parked: Parked) -> Plan:
     _freeing.wait()
-    with plain_torch(), without_collector():
-        inventory = _survey.survey(parked.objects)
-        target, keep = parked.homes.main or _CPU, keep_of(parked.objects, ())
-        back = _plan.Back(placement_back(inventory, parked.homes), repoints_back(parked.homes))
-        plan = _plan.plan(inventory, target, keep=keep, free_bytes=_devices.free_bytes, back=back)
+    inventory = _survey.survey(parked.objects)
+    target, keep = parked.homes.main or _CPU, keep_of(parked.objects, ())
+    back = _plan.Back(placement_back(inventory, parked.homes), repoints_back(parked.homes))
+    plan = _plan.plan(inventory, target, keep=keep, free_bytes=_devices.free_bytes, back=back)
     return replace(plan, refusals=tuple(map(_still_parked, plan.refusals)))
 
 

@@ -18,7 +18,7 @@ from torchmove.rehearsal.standin import StandIn
 @contextmanager
 def harmless() -> Iterator[None]:
     # Optimizers import torch's compiler when they are first used, and it takes stock of torch.cuda: of the real one.
-    with HeldInterrupts():  # half imported it would be of no use to anybody any more
+    with HeldInterrupts() as interrupts, interrupts:  # half imported it would be of no use to anybody any more
         importlib.import_module("torch._dynamo")
     with ExitStack() as patches:
         patches.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code runs as it was written

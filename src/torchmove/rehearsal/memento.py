@@ -6,7 +6,6 @@ import functools
 import random
 import sys
 import types
-from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -15,11 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmove._stored import ATOMS, attributes
+from torchmove._stored import ATOMS, CONTAINERS, attributes, contents, refill
 from torchmove._undo import Undo
 from torchmove.rehearsal.caches import clear_if_filled, entries_of, insides_of
-
-_CONTAINERS = (dict, list, set, deque)
 
 
 def remember(holders: Iterable[Any], undo: Undo) -> None:
@@ -31,19 +28,15 @@ def remember(holders: Iterable[Any], undo: Undo) -> None:
         # Threads wait at an event or a lock: put back, it would not know of them.
         if id(holder) not in seen and type(holder) not in ATOMS and type(holder).__module__ != "threading":
             seen.add(id(holder))
-            todo += [each for each in _contents(holder, undo) if isinstance(each, _CONTAINERS)]
+            todo += [each for each in _contents(holder, undo) if isinstance(each, CONTAINERS)]
 
 
 def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
     """What is in a holder; how to put it back there goes on the list."""
-    if isinstance(holder, dict):
-        entries = list(dict.items(holder))
-        undo.append(partial(_refill_dict, holder, entries))
-        yield from (value for _, value in entries)
-    elif isinstance(holder, (list, set, deque)):
-        members = list(holder)
-        undo.append(partial(_refill, holder, members))
-        yield from members
+    if isinstance(holder, CONTAINERS):
+        members = contents(holder)
+        undo.append(partial(refill, holder, members))
+        yield from (value for _, value in members) if isinstance(holder, dict) else members
     elif isinstance(holder, types.FunctionType):
         yield from _cells(holder, undo)
     elif isinstance(holder, functools._lru_cache_wrapper):
@@ -80,31 +73,12 @@ def _attributes(holder: Any, undo: Undo) -> Iterator[Any]:
     stored = getattr(holder, "__dict__", None)
     if type(stored) is dict:
         entries = list(stored.items())
-        undo += [partial(_refill_dict, stored, entries), partial(_change_class, holder, type(holder))]
+        undo += [partial(refill, stored, entries), partial(_change_class, holder, type(holder))]
         yield from (value for _, value in entries)
     elif stored is None:
         for name, value in list(attributes(holder)):
             undo.append(partial(_set_slot, holder, name, value))
             yield value
-
-
-def _refill_dict(holder: dict[Any, Any], entries: list[tuple[Any, Any]]) -> None:
-    """An OrderedDict keeps its order beside the dict, and has to be told of it."""
-    kind = OrderedDict if isinstance(holder, OrderedDict) else dict
-    now = list(kind.items(holder))
-    if len(now) == len(entries) and all(a is c and b is d for (a, b), (c, d) in zip(now, entries, strict=True)):
-        return
-    kind.clear(holder)
-    for key, value in entries:
-        kind.__setitem__(holder, key, value)
-
-
-def _refill(holder: Any, members: list[Any]) -> None:
-    now = list(holder)
-    if len(now) == len(members) and all(one is other for one, other in zip(now, members, strict=True)):
-        return
-    holder.clear()
-    (holder.update if isinstance(holder, set) else holder.extend)(members)
 
 
 def _change_class(holder: Any, kind: type) -> None:

@@ -23,7 +23,7 @@ from torchmove._paths import Path
 from torchmove._records import Inventory, Refusal
 from torchmove._repointing import repoint_all
 from torchmove._storage import is_scripted, plain_torch
-from torchmove._undo import Undo, put_back
+from torchmove._undo import Undo
 from torchmove.rehearsal import cuda
 from torchmove.rehearsal.disguise import Disguise
 from torchmove.rehearsal.given import is_data, trained_in
@@ -170,21 +170,20 @@ class _Rehearsing:
         self.stopped = ""
 
     def result(self) -> Rehearsal:
-        undo: Undo = []
+        undo = Undo(always=True)
         try:
-            with HeldInterrupts():
-                self.set_up(undo)
-            if not self.stopped:
-                self.on_stage(undo)
-            if not self.stopped and not self.stage.meter.saw_any:
-                self.stopped = (
-                    f"nothing ever was on {self.home}: give the model to the rehearsal, and send the batch there"
-                )
+            with undo, undo:
+                with HeldInterrupts() as interrupts, interrupts:
+                    self.set_up(undo)
+                if not self.stopped:
+                    self.on_stage(undo)
+                if not self.stopped and not self.stage.meter.saw_any:
+                    self.stopped = (
+                        f"nothing ever was on {self.home}: give the model to the rehearsal, and send the batch there"
+                    )
         finally:
-            with HeldInterrupts():
-                failed = put_back(undo)
-            if failed:
-                raise RuntimeError(f"after the rehearsal something could not be put back: {failed}")
+            if undo.failed:
+                raise RuntimeError(f"after the rehearsal something could not be put back: {undo.failed}")
         return Rehearsal(self.home, tuple(self.findings.values()), self.stage.meter.peak(), self.stopped)
 
     # ------------------------------------------------------------ before
@@ -192,17 +191,20 @@ class _Rehearsing:
     def set_up(self, undo: Undo) -> None:
         remember_globals(undo)
         remember_names(self.around.names, self.around.classes, undo)
-        with plain_torch():
-            inventory = _survey.survey(self.named)
-            remember([*self.named.values(), *(holder for holder, _ in inventory.holders.values())], undo)
-            places = self.places(inventory, undo)
-            data = {name for name in self.named if name not in self.states and name not in self.outside}
+        self.set_up_states(undo)
 
-            def came_from(index: int) -> Provenance | None:
-                at_home = places[id(inventory.slots.tensors[index])] == self.home
-                return None if at_home else provenance_of(inventory, index, data, {*self.outside})
+    @plain_torch
+    def set_up_states(self, undo: Undo) -> None:
+        inventory = _survey.survey(self.named)
+        remember([*self.named.values(), *(holder for holder, _ in inventory.holders.values())], undo)
+        places = self.places(inventory, undo)
+        data = {name for name in self.named if name not in self.states and name not in self.outside}
 
-            set_up(inventory, self.stage, places, came_from, undo)
+        def came_from(index: int) -> Provenance | None:
+            at_home = places[id(inventory.slots.tensors[index])] == self.home
+            return None if at_home else provenance_of(inventory, index, data, {*self.outside})
+
+        set_up(inventory, self.stage, places, came_from, undo)
 
     def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:
         """Where each tensor is when the step begins, by its id."""

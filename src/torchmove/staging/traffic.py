@@ -76,7 +76,7 @@ class Traffic(Generic[Load]):
         thread = threading.Thread(target=_work, args=job, name="torchmove traffic", daemon=True)
         handing = _HandingOver(self.handed)
         try:
-            with HeldInterrupts():
+            with HeldInterrupts() as interrupts, interrupts:
                 thread.start()
             for load in loads:
                 handing.put(load)
@@ -89,7 +89,7 @@ class Traffic(Generic[Load]):
             raise
         finally:
             # Before Python 3.13 an interrupted join takes the thread for ended.
-            with HeldInterrupts():
+            with HeldInterrupts() as interrupts, interrupts:
                 handing.put(None)
                 if thread.ident is not None:
                     thread.join()
@@ -116,13 +116,18 @@ def _work(
     work: Callable[[], None], traffic: Traffic[Load], errors: list[BaseException], running: threading.Lock
 ) -> None:
     try:
-        with plain_torch(), torch.cuda.device(traffic.stream.device), torch.cuda.stream(traffic.stream):
-            try:
-                work()
-            finally:
-                traffic.settle()
+        _drive(work, traffic)
     except BaseException as error:
         errors.append(error)
     finally:
         traffic.asked.put(None)  # the caller may still wait to be asked
         running.release()
+
+
+@plain_torch
+def _drive(work: Callable[[], None], traffic: Traffic[Load]) -> None:
+    with torch.cuda.device(traffic.stream.device), torch.cuda.stream(traffic.stream):
+        try:
+            work()
+        finally:
+            traffic.settle()

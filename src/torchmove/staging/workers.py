@@ -39,15 +39,15 @@ class Workers:
         for thread in self._threads:
             thread.join()
 
+    @plain_torch
     def _work(self) -> None:
-        with plain_torch():
-            while (entry := self._todo.get()) is not None:
-                task, ticket, done = entry
-                error = _error_of(task)
-                # Whoever waits for it may count on this thread to hold nothing of what it copied.
-                del entry, task
-                done.put((ticket, error))
-                del error, done
+        while (entry := self._todo.get()) is not None:
+            task, ticket, done = entry
+            error = _error_of(task)
+            # Whoever waits for it may count on this thread to hold nothing of what it copied.
+            del entry, task
+            done.put((ticket, error))
+            del error, done
 
 
 def _error_of(task: Task) -> BaseException | None:
