@@ -780,6 +780,21 @@ def test_a_compiled_module_moves_and_is_noted(twin):
     assert [note.code for note in receipt.plan.notes] == ["N022"]
 
 
+@pytest.mark.parametrize(("compiled", "noted"), [("01", ["model"]), ("1", ["model[1]"]), ("", [])])
+def test_modules_compiled_in_place_move_and_are_noted(compiled, noted, twin):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0]._compiled_call_impl = None
+    if "0" in compiled:
+        model.compile(backend="eager")
+    elif compiled:
+        model[1].compile(backend="eager")
+    call = model._compiled_call_impl
+    receipt = tm.move(model, to="twin:0")
+    assert [(note.code, str(note.path)) for note in receipt.plan.notes] == [("N022", path) for path in noted]
+    assert {parameter.device.type for parameter in model.parameters()} == {"twin"}
+    assert model._compiled_call_impl is call
+
+
 @pytest.mark.cuda
 def test_captured_graphs_are_refused():
     model = nn.Linear(2, 2, device="cuda")

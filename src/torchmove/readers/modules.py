@@ -112,7 +112,9 @@ def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Bunch | F
         yield make_bunch((how, stored["_buffers"], "buffer", None, None))
     yield from _children(stored.get("_modules", {}), how, indexed)
     computed = _computed_names(stored) if stored.get("_forward_pre_hooks") else ()
-    for name in [name for name in stored if name not in _REGISTERED]:
+    if stored.get(_COMPILED_CALL) is not None:
+        yield _COMPILED
+    for name in [name for name in stored if name not in _REGISTERED and name != _COMPILED_CALL]:
         value = stored[name]
         kind = type(value)
         if kind is str and name.endswith("device"):
@@ -124,6 +126,12 @@ def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Bunch | F
         if kind in _PLAIN_CONTAINERS and _holds_module(value, stored.get("_modules", {})):
             yield Fact("N020", f"modules in the plain {kind.__name__} .{name}: no optimizer sees their parameters")
         yield Child(ATTRIBUTE, name, value, "computed" if name in computed else None)
+
+
+def read_compiled(module: Any) -> Iterator[Child | Fact]:
+    """What `torch.compile(module)` returns."""
+    yield _COMPILED
+    yield make_child((ATTRIBUTE, "_orig_mod", _stored(module)["_modules"]["_orig_mod"], None, None))
 
 
 def read_sharded(module: Any) -> Iterator[Child | Bunch | Fact]:
@@ -186,4 +194,12 @@ _CACHED = Fact(
     "move outside of `with parametrize.cached():`",
 )
 
-TABLE: dict[type | str, Reader] = {nn.Module: read, _fsdp.SHARDED_MODULE: read_sharded}
+_COMPILED = Fact("N022", "compiled: the first call after the move compiles again")
+# What `module.compile()` has made: it calls the module that holds it, and holds nothing else of the state.
+_COMPILED_CALL = "_compiled_call_impl"
+
+TABLE: dict[type | str, Reader] = {
+    nn.Module: read,
+    _fsdp.SHARDED_MODULE: read_sharded,
+    "torch._dynamo.eval_frame:OptimizedModule": read_compiled,
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchmove._records import Child, Fact, Reader, attribute
+from torchmove._records import Fact, Reader
 
 
 def _refused(code: str, why: str, remedy: str) -> Reader:
@@ -13,11 +13,6 @@ def _refused(code: str, why: str, remedy: str) -> Reader:
         yield Fact(code, why, remedy)
 
     return read
-
-
-def read_compiled(module: Any) -> Iterator[Child | Fact]:
-    yield Fact("N022", "compiled: the first call after the move compiles again")
-    yield attribute("_orig_mod", module._modules["_orig_mod"])
 
 
 _DISTRIBUTED_REMEDY = "model = wrapper.module; move it and its optimizer; wrap it again"
@@ -37,7 +32,6 @@ TABLE: dict[type | str, Reader] = {
         "an exported program: devices are baked into its graph",
         "torch.export.passes.move_to_device_pass(program, device)",
     ),
-    "torch._dynamo.eval_frame:OptimizedModule": read_compiled,
     "torch.cuda.graphs:CUDAGraph": _refused(
         "R025",
         "a captured CUDA graph replays on the old addresses",
