@@ -15,7 +15,7 @@ import torch
 from routes import ROUTES, Route
 from twin import install
 
-from torchmove import _collector
+from torchmove import _collector, _held
 from torchmove.movers import staged
 
 collect_ignore = ["corpus"]  # programs, not tests
@@ -48,6 +48,13 @@ def _collected_between_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.set_threshold(1 << 30)
     yield
     gc.set_threshold(*thresholds)
+
+
+@pytest.fixture(autouse=True)
+def _old_memory_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little it is, and however long that takes."""
+    monkeypatch.setattr(_held, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(_held, "_LOOKS_PER_SECOND", math.inf)
 
 
 @pytest.fixture

@@ -90,14 +90,14 @@ def apply(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None
     copies = _copy(jobs, advance)
     plans, verdicts, old = _commit(jobs, copies, consent, stages)
     try:
-        held = [each.held() for each in old]
+        left = [each.held(time.perf_counter() - began) for each in old]
     finally:
         for each in old:
             each.forget()
     seconds, done = time.perf_counter() - began, stages.end()
     return [
-        Receipt(plan.archived(), job.mover.name, job.why, seconds, holders, verdict, done)
-        for job, plan, holders, verdict in zip(jobs, plans, held, verdicts, strict=True)
+        Receipt(plan.archived(), job.mover.name, job.why, seconds, each.held, verdict, done, each)
+        for job, plan, each, verdict in zip(jobs, plans, left, verdicts, strict=True)
     ]
 
 

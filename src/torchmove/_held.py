@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import math
+import sys
 import types
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import compress, count
-from typing import Any
+from itertools import compress, count, repeat
+from typing import Any, NamedTuple
 
 from torch import Tensor, UntypedStorage
 from torch.nn.parameter import is_lazy
@@ -57,46 +59,126 @@ class OldStorages:
         """The tensors look at them again."""
         self._storages.clear()
 
-    def held(self) -> tuple[Held, ...]:
-        alive = self._alive()
+    def held(self, seconds: float) -> Leftover:
+        """What is still alive, and who holds it: so far as the search for that takes no large part of a move that took
+        some seconds."""
+        alive = [each for each in self._left() if each.watch.alive()]
         if alive:
             _freeing.wait()
-            gc.collect()  # a cycle that nobody holds is not somebody
-            alive = self._alive()
-        holders: dict[int, list[str]] = {}
-        with suppress(Exception):  # the state is where it should be; who else holds what is a help, no more
-            holders = _holders({watch.storage for _, _, watch in alive}) if alive else {}
-        return tuple(
-            Held(path, size, listed(holders.get(watch.storage, ()), "; ") or "something that Python cannot see")
-            for path, size, watch in alive
-        )
+        budget = _Budget(max(_LEAST_SECONDS, seconds / _SHARE) * _LOOKS_PER_SECOND)
+        if sum(each.nbytes for each in alive) < _WORTH_BYTES:
+            budget.left = 0
+        return Leftover(alive, budget)
 
     def forget(self) -> None:
         """Watch no longer. In the end of a watch, which Python runs by itself, a Ctrl-C would be dropped."""
         with HeldInterrupts() as interrupts, interrupts:
             self._watched.clear()
 
-    def _alive(self) -> list[tuple[Path, int, Watch]]:
-        alive = ((self._slots[first], watch) for first, watch in sorted(self._watched.items()) if watch.alive())
-        return [(slot.path, slot.storage_bytes, watch) for slot, watch in alive if slot.storage_bytes]
+    def _left(self) -> Iterator[_Left]:
+        for first, watch in sorted(self._watched.items()):
+            slot = self._slots[first]
+            if slot.storage_bytes:
+                yield _Left(slot.path, slot.storage_bytes, watch)
 
 
-def _holders(storages: set[int]) -> dict[int, list[str]]:
+class _Left(NamedTuple):
+    """An old storage, and the first tensor that looked at it."""
+
+    path: Path
+    nbytes: int
+    watch: Watch
+
+
+class Leftover:
+    """Old storages that did not come free. Keeps none of them alive."""
+
+    def __init__(self, left: Sequence[_Left] = (), budget: _Budget | None = None) -> None:
+        self._left = left
+        self.held = self._searched(budget) if budget is not None else ()
+
+    def find_holders(self) -> tuple[Held, ...]:
+        """Whatever that takes."""
+        return self._searched(_Budget(math.inf))
+
+    def __reduce__(self) -> tuple[type[Leftover], tuple[()]]:
+        return Leftover, ()  # of this process alone
+
+    def _searched(self, budget: _Budget) -> tuple[Held, ...]:
+        alive = [each for each in self._left if each.watch.alive()]
+        if alive and budget.has(_COLLECTING):
+            gc.collect()  # a cycle that nobody holds is not somebody
+            alive = [each for each in alive if each.watch.alive()]
+        holders: dict[int, list[str]] = {}
+        unknown = _UNSEEN
+        with suppress(Exception):  # the state is where it should be; who else holds what is a help, no more
+            if alive and budget.has(1):
+                holders = _holders({each.watch.storage for each in alive}, budget)
+            elif alive:
+                unknown = _UNSEARCHED
+        return tuple(
+            Held(each.path, each.nbytes, listed(holders.get(each.watch.storage, ()), "; ") or unknown) for each in alive
+        )
+
+
+_UNSEEN = "something that Python cannot see"
+_UNSEARCHED = "not searched for, receipt.find_holders() does that"
+
+
+# ---------------------------------------------------------------- who it is
+
+_WORTH_BYTES = 1 << 20  # less is counted, and nobody looks for its holder
+_LEAST_SECONDS = 0.05  # that a search may always take
+_SHARE = 10  # one part in so many of the move's time
+_LOOKS_PER_SECOND = 40e6
+_COLLECTING = 6  # a collection of everything takes as long as so many searches
+
+
+class _Budget:
+    """How many objects may be looked at. Each search looks at all that the process has, and is done or not."""
+
+    def __init__(self, looks: float) -> None:
+        self.left = looks
+
+    def has(self, searches: int) -> bool:
+        """If there is enough for them, it is spent."""
+        # Python's own count, of more than the collector knows. It has none of that.
+        looks = searches * sys.getallocatedblocks()
+        if looks > self.left:
+            return False
+        self.left -= looks
+        return True
+
+
+def _holders(storages: set[int], budget: _Budget) -> dict[int, list[str]]:
     found: defaultdict[int, list[str]] = defaultdict(list)
-    for kind in (Tensor, UntypedStorage):
-        # Python keeps the object of a storage for the tensors' sake: it is somebody only where no tensor is.
-        searched = storages - found.keys()
-        everything: list[Any] = everything_of(kind)
-        for each in everything:
-            key = storage_key(each)
-            if key in searched:
-                # Who holds it is a search through all memory; a few of them tell enough.
-                places = _places(each, everything) if len(found) < _MOST_SEARCHED else [""]
-                found[key] += [f"{_name(each)}{place}" for place in places]
+    those = _looking_at(storages)
+    keys, names = [*map(storage_key, those)], [*map(_name, those)]
+    # A few of them tell enough. One search finds who holds any of these, and meets no list of ours but this.
+    most = {*list(dict.fromkeys(keys))[:_MOST_SEARCHED]}
+    those[:] = [each for each, key in zip(those, keys, strict=True) if key in most]
+    ids = [*map(id, those)]
+    places = iter(map(_places(those, budget).__getitem__, ids) if budget.has(1) else repeat([""]))
+    for key, name in zip(keys, names, strict=True):
+        if key is not None:
+            found[key] += [f"{name}{place}" for place in (next(places) if key in most else [""])]
     return found
 
 
+def _looking_at(storages: set[int]) -> list[Any]:
+    """All that look at some storages. Python keeps the object of a storage for the tensors' sake: it is somebody only
+    where no tensor is."""
+    everything: list[Any] = everything_of(Tensor, UntypedStorage)
+    found = [each for each in everything if storage_key(each) in storages]
+    seen = {storage_key(each) for each in found if not _is_storage(each)}
+    return [each for each in found if not _is_storage(each) or storage_key(each) not in seen]
+
+
 _MOST_SEARCHED = 3
+
+
+def _is_storage(each: Any) -> bool:
+    return not issubclass(type(each), Tensor)
 
 
 def _name(each: Any) -> str:
@@ -105,27 +187,35 @@ def _name(each: Any) -> str:
     return "a tensor" if is_lazy(each) or each.is_nested else f"a tensor of shape {tuple(each.shape)}"
 
 
-def _places(each: Any, besides: list[Any]) -> Iterator[str]:
-    """In words. Reads what is stored, and runs no code of those who store it."""
-    known = False
-    for holder in gc.get_referrers(each):
+def _places(some: list[Any], budget: _Budget) -> dict[int, list[str]]:
+    """In words, by the id of what is held. Reads what is stored, and runs no code of those who store it."""
+    wanted = {*map(id, some)}
+    found: dict[int, list[str]] = {me: [] for me in wanted}
+    holders = [each for each in gc.get_referrers(*some) if each is not some]
+    dicts = [each for each in holders if isinstance(each, dict)]
+    owners = _owners(dicts, budget)
+    for holder in holders:
         if isinstance(holder, dict):
-            keys = [key for key, value in dict.items(holder) if value is each and type(key) in (str, int)]
-            yield from (f" under {key!r} in {_owner(holder)}" for key in keys)
-            known = known or bool(keys)
-        elif isinstance(holder, (list, tuple)) and holder is not besides:
-            yield f" in {type(holder).__name__} of {len(holder)}"
-            known = True
-    if not known:
-        yield " in a local variable or a graph"
+            for key, value in dict.items(holder):
+                if id(value) in wanted and type(key) in (str, int):
+                    owner = owners.get(id(holder), f"{type(holder).__name__} of {len(holder)}")
+                    found[id(value)].append(f" under {key!r} in {owner}")
+        elif isinstance(holder, (list, tuple)):
+            for me in wanted.intersection(map(id, holder)):
+                found[me].append(f" in {type(holder).__name__} of {len(holder)}")
+    return {me: places or [" in a local variable or a graph"] for me, places in found.items()}
 
 
-def _owner(holder: dict[Any, Any]) -> str:
-    """Whose `__dict__` it is, if it is one."""
-    for owner in gc.get_referrers(holder):
+def _owners(dicts: list[dict[Any, Any]], budget: _Budget) -> dict[int, str]:
+    """Whose `__dict__` some dicts are, those that are one."""
+    found: dict[int, str] = {}
+    mine = {id(each) for each in dicts if type(each) is dict}
+    for owner in gc.get_referrers(*dicts) if mine and budget.has(1) else ():
         if isinstance(owner, types.ModuleType):
-            return f"module {owner.__name__}"
+            found[id(vars(owner))] = f"module {owner.__name__}"
+            continue
         with suppress(Exception):  # a class may have its own idea of a __dict__
-            if object.__getattribute__(owner, "__dict__") is holder:
-                return f"a {type(owner).__name__}"
-    return f"{type(holder).__name__} of {len(holder)}"
+            stored = object.__getattribute__(owner, "__dict__")
+            if id(stored) in mine:
+                found[id(stored)] = f"a {type(owner).__name__}"
+    return found
