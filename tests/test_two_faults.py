@@ -13,6 +13,7 @@ import itertools
 import signal
 import sys
 import threading
+import warnings
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,7 +86,9 @@ def shells() -> list[Any]:
     model = nn.Module()
     model.coo = nn.Parameter(torch.eye(2).to_sparse())
     model.coo.grad = torch.eye(2).to_sparse()
-    model.csr = torch.eye(2).to_sparse_csr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch announces that these are in beta
+        model.csr = torch.eye(2).to_sparse_csr()
     model.pair = TwoTensor(torch.ones(2), torch.zeros(2))
     model.mirrored = torch.tensor([1 + 2j, 3j]).conj()
     return [model]
@@ -111,7 +114,10 @@ STATES = {each.__name__: each for each in (trained, shells, holders)}
 
 
 def tensors_of(objects: list[Any]) -> list[Tensor]:
-    return list(tm.survey(*objects).slots.tensors)
+    """Those made of tensors too; not their parts, which are made anew at each look."""
+    inventory = tm.survey(*objects)
+    parts = {id(part) for shell in inventory.shells for part in shell.parts}
+    return [*(shell.tensor for shell in inventory.shells), *(t for t in inventory.slots.tensors if id(t) not in parts)]
 
 
 def remembered(value: Any, seen: dict[int, Any]) -> Any:
@@ -151,8 +157,14 @@ class Snapshot:
         return self.now() == self.facts
 
 
-def address(tensor: Tensor) -> Any:
-    return tensor.data_ptr() if tensor.layout is torch.strided and type(tensor) is not TwoTensor else None
+def address(tensor: Tensor) -> tuple[int, ...]:
+    if isinstance(tensor, TwoTensor):
+        return address(tensor.a) + address(tensor.b)
+    if tensor.layout is torch.sparse_coo:
+        return address(tensor._indices()) + address(tensor._values())
+    if tensor.layout is torch.sparse_csr:
+        return address(tensor.crow_indices()) + address(tensor.values())
+    return (tensor.data_ptr(),)
 
 
 def attached(tensor: Tensor) -> tuple[Any, ...]:
@@ -359,8 +371,8 @@ class Sweep:
                 return at
         raise AssertionError
 
-    def interrupt_commit(self, second: str, *, every: int = 1) -> None:
-        real = _apply._commit
+    def interrupt(self, stage: str, second: str, *, every: int = 1) -> None:
+        real = getattr(_apply, stage)
         for at in itertools.count(1, every):
             wire = Tripwire(at, loaded(second))
 
@@ -369,9 +381,9 @@ class Sweep:
                 return real(*args)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(_apply, "_commit", armed)
+                patch.setattr(_apply, stage, armed)
                 error = tripped(wire, lambda: self.route.there(*self.objects))
-            self.judge(error, wire, f"in the commit, {second}", may_move=True)
+            self.judge(error, wire, f"in {stage}, {second}", may_move=True)
             if not wire.place:
                 return
 
@@ -394,6 +406,9 @@ class Sweep:
             self.bad.append(f"{place}: lost")
         if wire.place and "SIG" in what and type(error) is not Shot.kind and not not_undone:
             self.bad.append(f"{place}: {type(error).__name__} instead of what the handler raised")
+        for each in [*chain_of(error)]:
+            # Raised at a line that no exception comes from, one may stay Python's current one, and the next be chained.
+            each.__context__ = each.__cause__ = each.__traceback__ = None
         if switched() != self.switches:
             self.bad.append(f"{place}: something stays switched: {switched()}")
             raise AssertionError(self.bad)
@@ -404,7 +419,7 @@ class Sweep:
         if not self.route.is_fresh:
             return not tm.plan(*self.objects, to=self.route.away).moves and self.same_bits()
         pairs = zip(map(address, self.before.tensors), [fact[4] for fact in self.before.facts[0]], strict=True)
-        return all(now != old for now, old in pairs if old is not None) and self.same_bits()
+        return all({*now}.isdisjoint(old) for now, old in pairs) and self.same_bits()
 
     def same_bits(self) -> bool:
         return all(bits(each) == fact[2] for each, fact in zip(self.before.tensors, self.before.facts[0], strict=True))
@@ -430,7 +445,7 @@ def main() -> None:
             print(make.__name__, route, "roll-back", dict(sweep.outcomes), flush=True)
             total += sweep.outcomes
             sweep.outcomes.clear()
-            sweep.interrupt_commit("SIGTERM")
+            sweep.interrupt("_commit", "SIGTERM")
             print(make.__name__, route, "commit", dict(sweep.outcomes), flush=True)
             total += sweep.outcomes
             bad += sweep.bad
@@ -455,11 +470,11 @@ routes = pytest.mark.parametrize("route", [FRESH, TWIN], ids=repr)
 @pytest.mark.parametrize(("make", "stage"), [(trained, "setting gradients"), (shells, "rebuilding a shell")])
 @routes
 def test_whatever_is_raised_within_a_roll_back_the_state_is_whole(route, make, stage, second):
-    """At every line; and of the other kinds of faults, at one in seven."""
+    """At one line in five, and of the other kinds of faults at one in eleven."""
     sweep = Sweep(make, route)
-    sweep.roll_back_with(stage, False, second, every=1 if second == "raised" else 7)
+    sweep.roll_back_with(stage, False, second, every=5 if second == "raised" else 11)
     assert sweep.bad == []
-    assert sweep.outcomes["whole"] > 50
+    assert sweep.outcomes["whole"] > 30
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
@@ -468,7 +483,7 @@ def test_whatever_is_raised_within_a_roll_back_the_state_is_whole(route, make, s
 def test_a_second_fault_after_one_at_any_stage_leaves_the_state_whole(route, stage, late):
     for make in STATES.values():
         sweep = Sweep(make, route)
-        sweep.roll_back_with(stage, late, "raised", every=97)
+        sweep.roll_back_with(stage, late, "raised", every=131)
         assert sweep.bad == []
         assert sweep.outcomes.keys() <= {"whole"}
 
@@ -476,10 +491,19 @@ def test_a_second_fault_after_one_at_any_stage_leaves_the_state_whole(route, sta
 @routes
 def test_a_signal_at_any_line_of_the_commit_leaves_the_state_whole(route):
     sweep = Sweep(shells, route)
-    sweep.interrupt_commit("SIGTERM", every=23)
+    sweep.interrupt("_commit", "SIGTERM", every=61)
     assert sweep.bad == []
     assert sweep.outcomes["whole"] > 1
     assert sweep.outcomes["moved"] > 30
+
+
+@pytest.mark.parametrize("second", ["raised", "SIGTERM"])
+@routes
+def test_a_fault_at_any_line_of_copying_leaves_the_state_whole(route, second):
+    sweep = Sweep(trained, route)
+    sweep.interrupt("_copy", second, every=7)
+    assert sweep.bad == []
+    assert sweep.outcomes["whole"] > 20
 
 
 @routes

@@ -175,34 +175,45 @@ def _commit(
     consent: Callable[[], None],
     stages: Stages,
 ) -> tuple[list[Plan], list[Verdict | None], list[OldStorages]]:
+    with HeldInterrupts() as interrupts, interrupts:
+        # A function of its own: no `with` covers the line of a `try` in it.
+        return _commit_held(jobs, copies, consent, stages, interrupts)
+
+
+def _commit_held(
+    jobs: Sequence[Job],
+    copies: Sequence[_Copies],
+    consent: Callable[[], None],
+    stages: Stages,
+    interrupts: HeldInterrupts,
+) -> tuple[list[Plan], list[Verdict | None], list[OldStorages]]:
     undo, old = _undo_of(jobs), [OldStorages(job.plan) for job in jobs]
     accumulators: list[Accumulators] = []
-    with HeldInterrupts() as interrupts, interrupts:
-        try:
-            with undo, undo:
-                stages.begin("commit")
-                undo.append(partial(_drop, jobs, copies, old))
-                for job, made, before in zip(jobs, copies, old, strict=True):
-                    accumulators.append(_rebind_all(job.plan, made, before, undo))
-                    repoint_all(job.plan.repoints, undo)
-                # While copies are under way there is time for all that does not read them.
-                if any(map(_reads_bytes, jobs)):
-                    _wait_for(jobs)
-                done = [job.plan.with_adopted(call_overrides(job.plan, undo)) for job in jobs]
-                stages.begin("verify")
-                verdicts = [job.proof(plan) for job, plan in zip(jobs, done, strict=True)]
-                stages.begin("finish")  # the last copies arrive, other ranks agree, old memory comes free
+    try:
+        with undo, undo:
+            stages.begin("commit")
+            undo.append(partial(_drop, jobs, copies, old))
+            for job, made, before in zip(jobs, copies, old, strict=True):
+                accumulators.append(_rebind_all(job.plan, made, before, undo))
+                repoint_all(job.plan.repoints, undo)
+            # While copies are under way there is time for all that does not read them.
+            if any(map(_reads_bytes, jobs)):
                 _wait_for(jobs)
-                interrupts.break_off()
-                consent()
-                undo.clear()
-        except BaseException as error:
-            _fail(jobs, undo, error, "committing")
-        for each in accumulators:
-            each.let_go()
-        for made, before in zip(copies, old, strict=True):
-            made.clear()
-            before.let_go()
+            done = [job.plan.with_adopted(call_overrides(job.plan, undo)) for job in jobs]
+            stages.begin("verify")
+            verdicts = [job.proof(plan) for job, plan in zip(jobs, done, strict=True)]
+            stages.begin("finish")  # the last copies arrive, other ranks agree, old memory comes free
+            _wait_for(jobs)
+            interrupts.break_off()
+            consent()
+            undo.clear()
+    except BaseException as error:
+        _fail(jobs, undo, error, "committing")
+    for each in accumulators:
+        each.let_go()
+    for made, before in zip(copies, old, strict=True):
+        made.clear()
+        before.let_go()
     return done, verdicts, old
 
 

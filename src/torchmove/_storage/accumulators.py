@@ -56,7 +56,8 @@ def _hooks_of(node: Any, kind: str) -> Hooks:
     """The dict in which a node keeps its hooks of a kind. Only the handle of a hook knows it."""
     handle = getattr(node, kind)(_nothing)
     hooks: Hooks = handle.hooks_dict_ref()
-    handle.remove()
+    for number in [number for number, hook in hooks.items() if hook is _nothing]:
+        del hooks[number]  # one that was left when this was broken off, too
     return hooks
 
 

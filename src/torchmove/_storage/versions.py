@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torchmove._switch import Switch
+
 
 def by_counter(tensors: Sequence[Tensor]) -> list[list[int]]:
     """The indices of tensors that share a version counter, a list for each counter that several share.
@@ -18,23 +20,32 @@ def by_counter(tensors: Sequence[Tensor]) -> list[list[int]]:
     too share it; all are set back at once.
     """
     counted = [index for index, tensor in enumerate(tensors) if not tensor.is_inference()]
-    before = [tensors[index]._version for index in counted]
     found: dict[int, list[int]] = {}
-    try:
-        for number, index in enumerate(counted, start=max(before, default=0) + 1):
-            _set_version(tensors[index], number)
+    with _Numbered([tensors[index] for index in counted]) as numbered, numbered:
         for index in counted:
             found.setdefault(tensors[index]._version, []).append(index)
-    finally:
-        for index, version in zip(counted, before, strict=True):
-            _set_version(tensors[index], version)
     return [indices for indices in found.values() if len(indices) > 1]
+
+
+class _Numbered(Switch):
+    """While open, each version counter of some tensors shows a number of its own."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = tuple(tensors)
+        self._before = tuple([tensor._version for tensor in tensors])
+
+    def switch(self) -> None:
+        first = max(self._before, default=0) + 1
+        _set_versions(self._tensors, tuple(range(first, first + len(self._tensors))))
+
+    def restore(self) -> None:
+        _set_versions(self._tensors, self._before)
 
 
 def set_version_of(tensor: Tensor, like: Tensor) -> None:
     if not like.is_inference():
-        _set_version(tensor, like._version)
+        _set_versions((tensor,), (like._version,))
 
 
-def _set_version(tensor: Tensor, version: int) -> None:
-    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+def _set_versions(tensors: tuple[Tensor, ...], versions: tuple[int, ...]) -> None:
+    torch._C._autograd._unsafe_set_version_counter(tensors, versions)
