@@ -176,3 +176,121 @@ def test_what_is_computed_from_moved_tensors_is_computed_on_the_target(route):
     route.there(model)
     assert model.double.device == route.away
     assert bits(model.double) == bits(model.weight * 2)
+
+
+# ---------------------------------------------------------------- all that an `_apply` can reach
+
+
+class Trained(nn.Module):
+    """Holds its optimizer, an object with slots, and a tensor with a gradient."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.weight, self.frozen = nn.Parameter(numbers(3)), nn.Parameter(numbers(3))
+        self.register_buffer("table", numbers(3))
+        self.optimizer = torch.optim.Adam([self.weight], lr=0.1)
+        self.slotted, self.slot = Slotted(numbers(2)), numbers(4)
+        self.weight.grad = numbers(3)
+        self.optimizer.step()
+        self.change = change
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.change(self, fn)
+        return self
+
+
+class Slotted:
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+
+class Fails(nn.Module):
+    def _apply(self, *_: Any) -> Any:
+        raise RuntimeError("broken")
+
+
+CHANGES = {
+    "clears the state": lambda model, fn: model.optimizer.state.clear(),
+    "empties a parameter's state": lambda model, fn: model.optimizer.state[model.weight].clear(),
+    "sets the learning rate": lambda model, fn: model.optimizer.param_groups[0].update(lr=7.0),
+    "adds a group": lambda model, fn: model.optimizer.add_param_group({"params": [model.frozen]}),
+    "extends a group": lambda model, fn: model.optimizer.param_groups[0]["params"].append(model.frozen),
+    "sets a slot of an object": lambda model, fn: setattr(model.slotted, "inner", fn(torch.zeros(2))),
+    "deletes a slot of an object": lambda model, fn: delattr(model.slotted, "inner"),
+    "sets a slot of its own": lambda model, fn: setattr(model, "slot", fn(torch.zeros(4))),
+    "drops the gradient": lambda model, fn: model.zero_grad(),
+    "makes a gradient": lambda model, fn: setattr(model.frozen, "grad", fn(torch.zeros(3))),
+    "freezes": lambda model, fn: model.requires_grad_(False),
+    "marks a tensor": lambda model, fn: setattr(model.weight, "mark", 1),
+}
+
+
+def everything(model: Trained) -> Any:
+    state = model.optimizer.state
+    return (
+        [(str(each.path), id(each.tensor), bits(each.tensor), each.device) for each in tm.survey(model).slots],
+        [each.requires_grad for each in model.parameters()],
+        [(id(key), {name: id(value) for name, value in kept.items()}) for key, kept in state.items()],
+        [{**group, "params": [*map(id, group["params"])]} for group in model.optimizer.param_groups],
+        [{**vars(each)} for each in model.parameters()],
+    )
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_an_apply_changed_is_undone_when_the_move_fails(change, route):
+    model = nn.Sequential(Trained(lambda *_: None), Fails())
+    route.start(model[0])
+    model[0].change = CHANGES[change]
+    before = everything(model[0])
+    with pytest.raises(tm.MoveFailed, match="broken"):
+        route.there(model)
+    assert everything(model[0]) == before
+
+
+class Replacing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(numbers(3))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.weight = nn.Parameter(fn(self.weight.detach().clone()))
+        return self
+
+
+def test_a_parameter_replaced_under_its_optimizer_is_a_finding(route):
+    model = nn.Sequential(Replacing(), Replacing())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    weights = [*model.parameters()]
+    with pytest.raises(tm.VerificationError, match=r"V303 model\[0\]\.weight and 1 more: .* optimizer still trains"):
+        tm.move(model, optimizer, to="twin:0")
+    assert [*map(id, model.parameters())] == [*map(id, weights)]
+    tm.move(model, to="twin:0")
+    assert [*map(id, model.parameters())] != [*map(id, weights)]
+
+
+class Setting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.table = nn.Parameter(numbers(3)), numbers(1)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.table = fn(torch.ones(2))
+        return self
+
+
+@pytest.mark.parametrize("by", ["path", "object"])
+def test_what_is_kept_is_not_the_modules_to_replace(by):
+    model = Setting()
+    table = model.table
+    receipt = tm.move(model, to="twin:0", keep=["model.table" if by == "path" else table])
+    assert model.table is table
+    assert table.device.type == "cpu"
+    assert model.weight.device.type == "twin"
+    assert [note.code for note in receipt.plan.notes] == []

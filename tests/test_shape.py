@@ -32,6 +32,7 @@ LAYERS: list[set[str]] = [
     {"staging", "_blocks", "_freeing", "_carried", "_finds", "_repointing"},
     {"readers", "movers", "_rules", "_digest", "_held"},
     {"_walk", "_places", "_council"},
+    {"_contents"},
     {"_own_apply", "_diagnostics"},
     {"_survey", "_plan", "_apply", "_verify"},
     {"_keep", "_stale"},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -168,4 +169,32 @@ def test_a_graph_deeper_than_pythons_stack():
         model.last = model.last + 1
     assert not tm.plan(model, to="twin:0").ok
     model.last.sum().backward()
+    assert tm.plan(model, to="twin:0").ok
+
+
+class Frozen(NamedTuple):
+    last: Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenToo:
+    last: Tensor
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda model, result: setattr(model, "kept", (numbers(1), result)),
+        lambda model, result: setattr(model, "kept", [result]),
+        lambda model, result: setattr(model, "kept", Frozen(result)),
+        lambda model, result: setattr(model, "kept", FrozenToo(result)),
+        lambda model, result: model.__dict__.update({"x-y": result}),
+    ],
+    ids=["tuple", "list", "namedtuple", "frozen dataclass", "odd name"],
+)
+def test_the_remedy_can_be_pasted_wherever_the_result_is(hold):
+    model = Model()
+    hold(model, model(numbers(4, 3)).sum())
+    (refusal,) = [each for each in tm.plan(model, to="twin:0").refusals if each.code == "R032"]
+    exec(refusal.remedy, {"model": model})
     assert tm.plan(model, to="twin:0").ok

@@ -277,7 +277,8 @@ FINDINGS = {
         "as V101",
     ),
     "V303": Code(
-        "all parameters of an optimizer stayed behind and belong to no given module: it does not train the model",
+        "an optimizer does not train the model: all of its parameters stayed behind and belong to no given module, "
+        "or a module replaced some in its own `_apply`",
         "make the optimizer after the move, or move with `tm.move`",
     ),
     "V401": Code(

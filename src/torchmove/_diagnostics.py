@@ -115,10 +115,12 @@ def _away_from_mesh(inventory: Inventory, course: Course) -> dict[tuple[str, str
 def notes(inventory: Inventory, keep: Keep, course: Course, others: Iterable[tuple[str, Path, str]]) -> Iterator[Note]:
     """Those of the readers, and `others`: code, path and what there is to say. One for all that say the same."""
     alike: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
+    moving = frozenset(course.moves.slots() if inventory.told else ())
     for code, path, why in others:
         alike[code, why].append(path)
     for path, about, fact in inventory.told:
-        if fact.code[0] == "N" and not keep.has(about, (path,)):
+        stays = fact.code == "N061" and id(about) in inventory.number and inventory.number[id(about)] not in moving
+        if fact.code[0] == "N" and not stays and not keep.has(about, (path,)):
             alike[fact.code, fact.why].append(path)
     for (mesh, place), shells in _away_from_mesh(inventory, course).items() if not course.rests else ():
         if place == "cpu":

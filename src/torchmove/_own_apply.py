@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from torchmove import _fsdp, _paths
+from torchmove._contents import NOTHING, Container, Recorded, recorded
 from torchmove._paths import Path
-from torchmove._records import Adopted, Inventory, Note, Plan
-from torchmove._stored import CONTAINERS, contents, refill, stored_dict
+from torchmove._places import KEPT
+from torchmove._records import Adopted, Note, Plan
+from torchmove._stored import stored_dict
 from torchmove._undo import Undo
 from torchmove._walk import Walk
 
@@ -31,13 +33,23 @@ def call_overrides(plan: Plan, undo: Undo) -> Adopted:
     what else it hands to the function goes there too."""
     modules = list(_overriding(plan))
     # What torch's own recurrent modules do changes no object of the state, but lists of their own.
-    saved = [] if all(_is_recurrent(type(each.module)) for each in modules) else [*_saved(plan.inventory)]
-    recurrent = [_Saved(stored_dict(each.module), each.path, _paths.ATTRIBUTE) for each in modules if not saved]
-    undo += [each.restore for each in (*saved, *recurrent)]
+    before = [] if all(_is_recurrent(type(each.module)) for each in modules) else [*recorded(plan.inventory)]
+    recurrent = [Container(stored_dict(each.module), each.path, _paths.ATTRIBUTE) for each in modules if not before]
+    undo += [each.restore for each in (*before, *recurrent)]
     for module, _, device in modules:
         module._apply(partial(_on_device, plan.inventory.number, device))
-    changes = (_Change(*difference, modules) for each in saved for difference in each.differences())
+    _put_back_kept(plan, before)
+    changes = (_Change(each, *difference, modules) for each in before for difference in each.differences())
     return _adopted(plan, [change for change in changes if change.tensors_before.keys() != change.tensors_now.keys()])
+
+
+def _put_back_kept(plan: Plan, before: Sequence[Recorded]) -> None:
+    """What the user keeps is not a module's to replace."""
+    kept = {id(plan.inventory.slots.tensors[index]) for index, why in plan.reasons.items() if why == KEPT}
+    for each in before if kept else ():
+        for key, was, _ in list(each.differences()):
+            if id(was) in kept:
+                each.put_back(key, was)
 
 
 def _on_device(known: Mapping[int, int], device: torch.device, tensor: Tensor) -> Tensor:
@@ -98,55 +110,12 @@ def _registered(module: nn.Module) -> Iterator[Tensor]:
 # ---------------------------------------------------------------- what it changed
 
 
-def _saved(inventory: Inventory) -> Iterator[_Saved]:
-    """Everything in the state that can be changed in place."""
-    for holder, path in list(inventory.holders.values()):
-        if isinstance(holder, CONTAINERS):
-            yield _Saved(holder, path, _paths.ITEM)
-        stored = stored_dict(holder)
-        if not isinstance(stored, dict):  # none, or a view of one
-            continue
-        yield _Saved(stored, path, _paths.ATTRIBUTE)
-        for name, value in stored.items() if isinstance(holder, nn.Module) else ():
-            if type(value) in CONTAINERS and name in ("_parameters", "_buffers", "_modules"):
-                yield _Saved(value, path, _paths.ATTRIBUTE)
-            elif type(value) in CONTAINERS:
-                yield _Saved(value, Path(path, _paths.ATTRIBUTE, name), _paths.ITEM)
-
-
-class _Saved:
-    """A container, and what was in it. `how`: the step from its path to one of its entries."""
-
-    def __init__(self, container: Any, path: Path, how: str) -> None:
-        self.container, self.path, self.how = container, path, how
-        self.members = contents(container)
-
-    def differences(self) -> Iterator[tuple[Path, Any, Any]]:
-        """The path of every entry that is another object now, what was there, and what is."""
-        before, now = _by_key(self.container, self.members), _by_key(self.container, contents(self.container))
-        for key in {**before, **now}:
-            was, found = before.get(key, _NOTHING), now.get(key, _NOTHING)
-            if was is not found:
-                yield Path(self.path, self.how, key), was, found
-
-    def restore(self) -> None:
-        refill(self.container, self.members)
-
-
-def _by_key(container: Any, members: Sequence[Any]) -> dict[Any, Any]:
-    if isinstance(container, dict):
-        return dict(members)
-    return {id(each): each for each in members} if isinstance(container, set) else dict(enumerate(members))
-
-
-_NOTHING = object()
-
-
 class _Change:
     """An entry that is another object now, and the tensors that were and are in it, by their ids."""
 
-    def __init__(self, path: Path, was: Any, now: Any, modules: Sequence[_Overriding]) -> None:
-        self.path, self.by = path, _nearest(path, modules)
+    def __init__(self, of: Recorded, key: Any, was: Any, now: Any, modules: Sequence[_Overriding]) -> None:
+        self.path, self.was = Path(of.path, of.how, key), was
+        self.by = _nearest(self.path, modules)
         self.tensors_before, self.tensors_now = _tensors_in(was), _tensors_in(now)
 
 
@@ -159,7 +128,7 @@ def _nearest(path: Path, modules: Sequence[_Overriding]) -> _Overriding:
 
 def _tensors_in(value: Any) -> dict[int, Tensor]:
     walk = Walk()
-    if value is not _NOTHING:
+    if value is not NOTHING:
         walk.enter(_paths.NOWHERE, value)
         walk.follow_tensors()
     return {id(tensor): tensor for tensor in walk.tensors}
@@ -169,7 +138,8 @@ def _adopted(plan: Plan, changes: Sequence[_Change]) -> Adopted:
     known = plan.inventory.number.keys()
     dropped = {me for change in changes for me in change.tensors_before} & known
     added = {me: change.by.device for change in changes for me in change.tensors_now if me not in known}
-    return Adopted(frozenset(dropped), added, tuple(_notes(changes)))
+    replaced = {id(change.was): str(change.path) for change in changes if isinstance(change.was, nn.Parameter)}
+    return Adopted(frozenset(dropped), added, replaced, tuple(_notes(changes)))
 
 
 def _notes(changes: Sequence[_Change]) -> Iterator[Note]:

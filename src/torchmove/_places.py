@@ -14,6 +14,7 @@ from torchmove._records import Inventory, Owner, Slot
 from torchmove._storage import can_rebind_result
 
 _CPU = torch.device("cpu")
+KEPT = "kept, as asked"  # why what `keep=` names stays
 _LARGEST_SCALAR = 8  # bytes, of a float64
 
 
@@ -80,13 +81,13 @@ class Places:
     def decide(self, index: int, slot: Slot, likeness: Hashable = None) -> torch.device:
         owner = slot.owner
         if self.keeps and self.keep.has(slot.tensor, self.paths(slot)):
-            return self.stay(index, slot.device, "kept, as asked")
+            return self.stay(index, slot.device, KEPT)
         if owner is not None:
             why = self.why_on_cpu(owner, slot, likeness) if slot.nbytes <= _LARGEST_SCALAR else ""
             if why:
                 return self.stay(index, _CPU, why)
             beside = self.of(owner.parameter, index)
-            return self.target if beside is self.target else self.stay(index, beside, "stays beside its parameter")
+            return self.target if beside is self.target else self.stay(index, beside, "stays beside its tensor")
         if slot.role == "host" and slot.device == _CPU:
             return self.stay(index, _CPU, "its library computes with it on the CPU")
         if slot.role == "tensor" and _rules.is_rng_state(slot):

@@ -57,6 +57,11 @@ _generic_dict = ctypes.pythonapi.PyObject_GenericGetDict
 _generic_dict.argtypes, _generic_dict.restype = (ctypes.py_object, ctypes.c_void_p), ctypes.py_object
 
 
+def is_frozen(kind: type) -> bool:
+    """Is it a dataclass whose objects refuse to be changed?"""
+    return bool(getattr(kind.__dict__.get("__dataclass_params__"), "frozen", False))
+
+
 def has_slots(kind: type) -> bool:
     """Can objects of this class store something in `__slots__`?"""
     return any(base.__dict__.get("__slots__") for base in kind.__mro__)

@@ -17,6 +17,7 @@ from torchmove._graphs import in_live_graphs, with_spent_graphs
 from torchmove._paths import Path
 from torchmove._records import Block, Blocks, Fact, Inventory, Slots, Told
 from torchmove._storage import Place, look_at_wholes, places_in_memory, plain_torch, reached, window_of
+from torchmove._stored import is_frozen
 from torchmove._walk import Walk
 
 
@@ -126,11 +127,13 @@ def _shared(storages: Sequence[int], first_of: Mapping[int, int]) -> dict[int, t
 def _told(slots: Slots, walk: Walk, spent: set[int]) -> Iterator[Told]:
     """What stands in the way of moving a tensor, as far as the tensor itself shows it."""
     tensors, origins = walk.tensors, walk.origins
+    holders = {id(path): holder for holder, path in walk.holders.values()} if walk.results else {}
     computed = {index for index in walk.results if origins.of(index).role == "computed"}
     for index in walk.results:
         if index not in computed:
             path = origins.of(index).path
-            yield Told(path, tensors[index], _SPENT_GRAPH if index in spent else _graph_inside(path))
+            fact = _SPENT_GRAPH if index in spent else _graph_inside(path, holders.get(id(path.before)))
+            yield Told(path, tensors[index], fact)
     live = in_live_graphs([tensors[index] for index in walk.trained], besides=[tensors[index] for index in computed])
     for index in walk.trained if live else ():
         if id(tensors[index]) in live and origins.of(index).role not in _NEVER_TRAINED:
@@ -145,10 +148,21 @@ def _spent(walk: Walk) -> set[int]:
     return {index for index in walk.results if id(walk.tensors[index]) in ids}
 
 
-def _graph_inside(path: Path) -> Fact:
-    can_be_set = path.how in (_paths.ATTRIBUTE, _paths.ITEM)
-    remedy = f"{path} = {path}.detach()" if can_be_set else f"detach what is stored at {path}"
-    return Fact("R032", "is the result of a computation whose graph can still run backward", remedy)
+def _graph_inside(path: Path, holder: Any) -> Fact:
+    why = "is the result of a computation whose graph can still run backward"
+    return Fact("R032", why, _detaching(path, holder, f"{path}.detach()"))
+
+
+def _detaching(path: Path, holder: Any, detached: str) -> str:
+    """What puts a detached tensor in the place of the one that is there."""
+    before, what = path.before, path.what
+    if path.how is _paths.ITEM and isinstance(holder, tuple):
+        return f"{before} = (*{before}[:{what}], {detached}, *{before}[{what + 1}:])"
+    if path.how is _paths.ATTRIBUTE and isinstance(holder, tuple):
+        return f"{before} = {before}._replace({what}={detached})"
+    if path.how is _paths.ATTRIBUTE and (is_frozen(type(holder)) or not what.isidentifier()):
+        return f"object.__setattr__({before}, {what!r}, {detached})"
+    return f"{path} = {detached}" if path.how in (_paths.ATTRIBUTE, _paths.ITEM) else f"detach what is stored at {path}"
 
 
 def _told_of_blocks(slots: Slots, blocks: Blocks, places: Mapping[int, Place]) -> Iterator[Told]:

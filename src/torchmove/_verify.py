@@ -18,7 +18,7 @@ from torchmove._digest import digests
 from torchmove._records import Finding, Inventory, Plan, Slot, Verdict
 
 _MOVE_IT = "tm.move(..., to=...) moves it with the rest"
-_REPORT_IT = "it was changed by something else, during the move or since: find out what writes to it"
+_REPORT_IT = "something changed it, during the move (a module's own _apply, say) or since: find out what writes to it"
 
 
 class Case(NamedTuple):
@@ -238,6 +238,18 @@ def _trains_others(now: Inventory, optimizer: Optimizer, on: torch.device) -> bo
     return bool(slots) and all(left_behind)
 
 
+def _replaced(case: Case) -> Iterator[Finding]:
+    """An optimizer that still has parameters which a module has replaced would train nothing."""
+    replaced = case.plan.adopted.replaced
+    for holder, path in case.now.holders.values() if replaced else ():
+        if isinstance(holder, Optimizer):
+            mine = [replaced[id(p)] for group in holder.param_groups for p in group["params"] if id(p) in replaced]
+            if mine:
+                more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
+                why = f"a module's own _apply replaced this parameter, and {path} still trains the old one"
+                yield Finding("V303", f"{mine[0]}{more}", why, "make the optimizer after model.to(device)")
+
+
 def _remembered(case: Case) -> Iterator[Finding]:
     on = case.plan.target
     for value in case.now.device_values:
@@ -252,6 +264,7 @@ _MOVE_CHECKS: dict[str, Check] = {
     "identity": _identity,
     "placement": _placement,
     "metadata": _metadata,
+    "replaced parameters": _replaced,
     "sharing": _sharing,
     "overlaps": _overlaps,
     "values": _values,

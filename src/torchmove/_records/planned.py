@@ -72,11 +72,12 @@ class Note(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """What modules changed in their own `_apply`: tensors that they dropped and added, by their ids, and where those
-    that they added belong. The notes say so."""
+    """What modules changed in their own `_apply`: tensors that they dropped and added, by their ids, where those that
+    they added belong, and where parameters were that they replaced. The notes say so."""
 
     dropped: frozenset[int] = frozenset()
     added: Mapping[int, torch.device] = {}  # nobody writes to it
+    replaced: Mapping[int, str] = {}
     notes: tuple[Note, ...] = ()
 
 

@@ -34,10 +34,11 @@ def read_generator(holder: torch.Generator) -> Iterator[Fact]:
 
 
 def read_storage(holder: Any) -> Iterator[Fact]:
+    storage = "storage" if type(holder) is torch.UntypedStorage else "storage.untyped()"
     yield Fact(
         "R047",
         f"a storage on {storage_device(holder)}, held as such: no tensor leads from it to its copy",
-        "hold a tensor instead: torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage); or keep it",
+        f"hold a tensor instead: torch.empty(0, dtype=torch.uint8, device=storage.device).set_({storage}); or keep it",
     )
 
 
