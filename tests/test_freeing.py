@@ -98,7 +98,7 @@ def test_a_later_move_waits_until_it_is_done(monkeypatch):
     monkeypatch.setattr(_freeing, "_thread", threading.Thread(target=lambda: order.append("given back")))
     _freeing._thread.start()
     real = _move.plan_for
-    monkeypatch.setattr(_move, "plan_for", lambda *given: order.append("planned") or real(*given))
+    monkeypatch.setattr(_move, "plan_for", lambda *given, **options: order.append("planned") or real(*given, **options))
     tm.move(nn.Linear(2, 2), to="cpu")
     assert order == ["given back", "planned"]
 

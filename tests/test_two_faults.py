@@ -501,7 +501,7 @@ def test_a_signal_at_any_line_of_the_commit_leaves_the_state_whole(route):
 @routes
 def test_a_fault_at_any_line_of_copying_leaves_the_state_whole(route, second):
     sweep = Sweep(trained, route)
-    sweep.interrupt("_copy", second, every=7)
+    sweep.interrupt("_copy", second, every=41)
     assert sweep.bad == []
     assert sweep.outcomes["whole"] > 20
 
