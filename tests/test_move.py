@@ -510,6 +510,38 @@ def test_a_reader_needs_types(bad):
         bad()
 
 
+class Schedule:
+    """Makes its table on the CPU; from the first sample on it remembers samples on their device."""
+
+    def __init__(self) -> None:
+        self.table, self.remembered, self.started = numbers(4), [numbers(3)], None
+
+
+tm.register_rule(Schedule, "*", lambda schedule: "cpu" if schedule.started is None else "parameter")
+tm.register_rule(Schedule, "table", "cpu")
+
+
+@pytest.mark.parametrize("started", [None, 7])
+def test_a_rule_can_ask_the_object_where_it_keeps_an_attribute(started, twin):
+    schedule = Schedule()
+    schedule.started = started
+    tm.move(nn.Linear(1, 1), schedule, to="twin:0")
+    assert schedule.table.device.type == "cpu"
+    assert schedule.remembered[0].device.type == ("cpu" if started is None else "twin")
+    tm.move(schedule, to="cpu")
+    assert schedule.remembered[0].device.type == "cpu"
+
+
+def test_what_is_kept_on_the_cpu_follows_where_it_shares_memory_with_what_moves(route):
+    schedule = Schedule()
+    schedule.started, schedule.view = 7, schedule.table[1:]
+    before = trace({"table": schedule.table, "view": schedule.view})
+    route.start(schedule)
+    route.there(schedule)
+    assert schedule.table.device == schedule.view.device == route.away
+    assert trace({"table": schedule.table, "view": schedule.view}) == before
+
+
 def test_a_rule_needs_a_place():
     with pytest.raises(ValueError, match="cpu"):
         tm.register_rule(torch.optim.SGD, "ticks", "gpu")

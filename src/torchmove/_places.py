@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import compress, count
 from typing import Any
 
@@ -89,12 +90,25 @@ class Places:
             beside = self.of(owner.parameter, index)
             return self.target if beside is self.target else self.stay(index, beside, "stays beside its tensor")
         if slot.role == "host" and slot.device == _CPU:
+            other = self.beside_host.get(index)
+            if other is not None:
+                return self.of_slot(other)
             return self.stay(index, _CPU, "its library computes with it on the CPU")
         if slot.role == "tensor" and _rules.is_rng_state(slot):
             return self.stay(index, slot.device, "the state of a random number generator")
         if index in self.inventory.spent and not can_rebind_result(slot.tensor, self.target):
             return self.stay(index, slot.device, "torch holds it through the gradient that it retains")
         return self.target
+
+    @cached_property
+    def beside_host(self) -> dict[int, int]:
+        """Where memory is shared with what does not belong on the CPU, all of it goes: by the slot, one such."""
+        roles = [*self.slots.roles()]
+        found: dict[int, int] = {}
+        for block in self.inventory.blocks.shared():
+            leaving = [index for index in block.slots if roles[index] != "host"]
+            found.update((index, leaving[0]) for index in block.slots if leaving and index not in leaving)
+        return found
 
     def why_on_cpu(self, owner: Owner, slot: Slot, likeness: Hashable) -> str:
         """Why the CPU is the place for a scalar of an optimizer, if it is."""

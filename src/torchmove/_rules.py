@@ -20,6 +20,7 @@ from torchmove._records import Owner, Slot
 Place = Literal["cpu", "parameter", "data"]
 Group = Mapping[str, Any]
 Rule = Callable[[Group], Place]
+HelperRule = Callable[[Any], Place]
 
 # The states of torch's own generators: Mersenne twister on the CPU, Philox on accelerators.
 _RNG_STATE_BYTES = 5056
@@ -47,12 +48,10 @@ _TABLE: dict[tuple[type, str], Rule] = {
 }
 
 
-# By attribute, `*` for all others: "cpu" of helpers that compute there, and whose library leaves their tensors there;
-# "data" of what a loader delivers from, which a step takes to the device batch by batch. A class may be named as
-# "module:name", so that a class that nobody imported costs no import.
-_HELPERS: dict[type | str, dict[str, Place]] = {
-    # Sigmas and timesteps go through numpy whenever a pipeline is called.
-    "diffusers.schedulers.scheduling_utils:SchedulerMixin": {"*": "cpu"},
+# Where other objects keep their attributes, `*` for all that have no row: "cpu" of helpers that compute there, and whose
+# library leaves their tensors there; "data" of what a loader delivers from, which a step takes to the device batch by
+# batch. A class may be named as "module:name", so that a class that nobody imported costs no import.
+_HELPERS: dict[type | str, dict[str, Place | HelperRule]] = {
     # Anything with a length and items may be one, a plain list too.
     "transformers.trainer:Trainer": {"train_dataset": "data", "eval_dataset": "data"},
     "lightning.pytorch.trainer.connectors.data_connector:_DataLoaderSource": {"instance": "data"},
@@ -60,16 +59,58 @@ _HELPERS: dict[type | str, dict[str, Place]] = {
 }
 
 
-def register_rule(kind: type, key: str, place: Place | Rule) -> None:
+def _once_set(attribute: str) -> HelperRule:
+    """diffusers' noise schedulers: what the constructor makes is on the CPU; what `set_timesteps(device=)` and the
+    steps after it make is on the device."""
+
+    def place(scheduler: Any) -> Place:
+        return "cpu" if vars(scheduler).get(attribute) is None else "parameter"
+
+    return place
+
+
+_SCHEDULERS = "diffusers.schedulers.scheduling_"
+# Made by the constructor, or taken to the CPU again by `set_timesteps`, which goes through numpy.
+_TABLES = (
+    *("alphas", "alphas_cumprod", "betas", "final_alpha_cumprod", "initial_alpha_cumprod", "_init_alpha_cumprod"),
+    *("alpha_t", "sigma_t", "lambda_t", "one", "sigmas", "discrete_sigmas"),
+)
+_set = _once_set("num_inference_steps")
+_HELPERS[_SCHEDULERS + "utils:SchedulerMixin"] = {"*": _set, **dict.fromkeys(_TABLES, "cpu")}
+_timed = _once_set("timesteps")  # these do not note the number of steps
+_stages: dict[str, Place | HelperRule] = {"sigmas": _set, "sigmas_per_stage": "cpu", "timesteps_per_stage": "cpu"}
+_OF_SCHEDULERS: dict[str, dict[str, Place | HelperRule]] = {
+    "amused:AmusedScheduler": {"*": _timed},
+    "consistency_decoder:ConsistencyDecoderScheduler": {"*": _timed},
+    "ddpm_wuerstchen:DDPMWuerstchenScheduler": {"*": _timed, "s": "cpu"},
+    "dpmsolver_sde:DPMSolverSDEScheduler": {"mid_point_sigma": "cpu"},
+    "flow_map_euler_discrete:FlowMapEulerDiscreteScheduler": {"sigmas": _set},
+    "flow_match_euler_discrete:FlowMatchEulerDiscreteScheduler": {"sigmas": _set},
+    "flow_match_heun_discrete:FlowMatchHeunDiscreteScheduler": {"sigmas": _set},
+    "flow_match_lcm:FlowMatchLCMScheduler": {"sigmas": _set},
+    "helios:HeliosScheduler": _stages,
+    "helios_dmd:HeliosDMDScheduler": _stages,
+    "heun_discrete:HeunDiscreteScheduler": {"dt": "cpu"},
+    "ltx_euler_ancestral_rf:LTXEulerAncestralRFScheduler": {"sigmas": _set},
+    "minimax_h3:MiniMaxH3Scheduler": {"sigmas": _set},
+    "piflow:PiflowScheduler": {"sigmas": _set},
+    "rfd4_proteina:RFD4ProteinaScheduler": {"*": _timed, "_times": "cpu", "_noise": "cpu"},
+    "sde_ve:ScoreSdeVeScheduler": {"*": _timed},
+}
+_HELPERS.update((_SCHEDULERS + name, places) for name, places in _OF_SCHEDULERS.items())
+_HELPERS["diffusers.schedulers.deprecated.scheduling_sde_vp:ScoreSdeVpScheduler"] = {"*": _timed}
+
+
+def register_rule(kind: type, key: str, place: Place | Rule | HelperRule) -> None:
     """Say where an optimizer keeps a scalar of its state, or where another object keeps an attribute.
 
     Args:
         kind: the class; it holds for those below it too.
         key: of an optimizer: the name in the state of a parameter, or "*" for tensors among the group's own values. Of
             any other object: the name of an attribute, or "*" for all that have no rule of their own.
-        place: "cpu", "parameter" (with the parameters), or, for an optimizer, a function of the group that says one of
-            them. The attribute of another object under the rule "cpu" stays on the CPU if it is there; under the rule
-            "data" it is a dataset: it is not entered, and its tensors stay.
+        place: "cpu", "parameter" (with the parameters), or a function that says one of them: of the group for an
+            optimizer, of the object itself for any other. An attribute under the rule "cpu" stays on the CPU if it is
+            there; under the rule "data" it is a dataset: it is not entered, and its tensors stay.
 
     Raises:
         ValueError: that is no place.
@@ -95,15 +136,13 @@ def register_rule(kind: type, key: str, place: Place | Rule) -> None:
         raise ValueError(f"{kind.__name__} is an optimizer: what it keeps is no dataset")
     if issubclass(kind, optim.Optimizer):
         _TABLE[kind, key] = place if callable(place) else lambda _: place
-    elif callable(place):
-        raise ValueError(f"{kind.__name__} is not an optimizer, and has no groups for a function of the group")
     else:
         _HELPERS.setdefault(kind, {})[key] = place
 
 
-def places_of(kind: type) -> Mapping[str, Place]:
+def places_of(kind: type) -> Mapping[str, Place | HelperRule]:
     """Where objects of a class keep their attributes, those that have rules."""
-    found: dict[str, Place] = {}
+    found: dict[str, Place | HelperRule] = {}
     for base in reversed(kind.__mro__):
         found |= _HELPERS.get(f"{base.__module__}:{base.__qualname__}", {})
         found |= _HELPERS.get(base, {})

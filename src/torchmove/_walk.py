@@ -315,7 +315,7 @@ class Walk(Finds):
     }
 
 
-def by_rules(reader: Reader, places: Mapping[str, str]) -> Reader:
+def by_rules(reader: Reader, places: Mapping[str, Any]) -> Reader:
     """The reader of a class, with the role that its rules give to its attributes."""
     if not places:
         return reader
@@ -325,6 +325,7 @@ def by_rules(reader: Reader, places: Mapping[str, str]) -> Reader:
         children: Iterable[Any] = [found] if type(found) is Bunch else found
         for child in children:
             place = places.get(child.what, places.get("*")) if type(child) is Child else None
+            place = place(holder) if callable(place) else place
             if place == "data" and _can_be_data(child.value):
                 yield child._replace(role="data")
             else:
