@@ -762,6 +762,14 @@ def test_a_module_with_a_placement_hook_is_refused():
     assert refuses(model) == {"R024"}
 
 
+def test_a_model_whose_weights_travel_in_groups_is_refused():
+    """As diffusers' group offloading has them: a hook of the module holds the group; known by its name."""
+    group = type("ModuleGroup", (), {"__module__": "diffusers.hooks.group_offloading"})()
+    model = nn.Linear(2, 2)
+    model._hooks_of_diffusers, group.modules = [group], [model]
+    assert refuses(model) == {"R024"}
+
+
 def test_an_optimizer_with_pages_of_the_driver_is_refused():
     """As bitsandbytes has them on a GPU; what is its own is known by its name."""
     paged = type("Optimizer8bit", (torch.optim.AdamW,), {"__module__": "bitsandbytes.optim.optimizer"})

@@ -58,8 +58,8 @@ REFUSALS = {
         "export or trace again on the target, or `torch.export.passes.move_to_device_pass`",
     ),
     "R024": Code(
-        "accelerate's hooks move this module's weights on every call",
-        "`remove_hook_from_submodules(model)`, or load it without `device_map`",
+        "hooks of accelerate or diffusers move this module's weights on every call",
+        "`remove_hook_from_submodules(model)`, or load it without `device_map`; the refusal names diffusers' own",
     ),
     "R025": Code(
         "a captured CUDA graph replays on the old addresses",

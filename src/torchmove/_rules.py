@@ -48,9 +48,9 @@ _TABLE: dict[tuple[type, str], Rule] = {
 }
 
 
-# Where other objects keep their attributes, `*` for all that have no row: "cpu" of helpers that compute there, and whose
-# library leaves their tensors there; "data" of what a loader delivers from, which a step takes to the device batch by
-# batch. A class may be named as "module:name", so that a class that nobody imported costs no import.
+# Where other objects keep their attributes, `*` for all that have no row: "cpu" of helpers that compute there, and
+# whose library leaves their tensors there; "data" of what a loader delivers from, which a step takes to the device
+# batch by batch. A class may be named as "module:name", so that a class that nobody imported costs no import.
 _HELPERS: dict[type | str, dict[str, Place | HelperRule]] = {
     # Anything with a length and items may be one, a plain list too.
     "transformers.trainer:Trainer": {"train_dataset": "data", "eval_dataset": "data"},

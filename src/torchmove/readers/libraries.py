@@ -75,11 +75,21 @@ def form_of_weight(module: Any) -> Iterator[Fact]:
         )
 
 
+def placed_in_groups(_: Any) -> Iterator[Fact]:
+    """diffusers keeps copies of a group's weights, and takes them to and from the device on every call."""
+    yield Fact(
+        "R024",
+        "diffusers' group offloading takes these weights to and from the device on every call",
+        'HookRegistry.check_if_exists_or_initialize(model).remove_hook("group_offloading"), from diffusers.hooks',
+    )
+
+
 TABLE: dict[type | str, Reader] = {"torch_ema.ema:ExponentialMovingAverage": read_moving_average}
 
 BESIDES: dict[str, Reader] = {
     "accelerate.state:AcceleratorState": other_state_of_accelerate,
     "bitsandbytes.optim.optimizer:Optimizer8bit": pages,
+    "diffusers.hooks.group_offloading:ModuleGroup": placed_in_groups,
     "bitsandbytes.nn.modules:Linear4bit": form_of_weight,
     "bitsandbytes.nn.modules:Embedding4bit": form_of_weight,
     "bitsandbytes.nn.modules:Linear8bitLt": form_of_weight,
