@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -88,10 +89,13 @@ def aliases(tensors: Mapping[str, Tensor]) -> frozenset[tuple[str, str, int | No
     Where they do not, what lies between them may be out of everyone's reach, and need not travel.
     """
     windows = {name: tensor for name, tensor in tensors.items() if _is_window(tensor)}
+    sharing: defaultdict[int, list[str]] = defaultdict(list)
+    for name, tensor in windows.items():
+        sharing[tensor.untyped_storage()._cdata].append(name)
     return frozenset(
         (one, other, _apart(windows[one], windows[other]))
-        for one, other in itertools.combinations(windows, 2)
-        if windows[one].untyped_storage()._cdata == windows[other].untyped_storage()._cdata
+        for names in sharing.values()
+        for one, other in itertools.combinations(names, 2)
     )
 
 

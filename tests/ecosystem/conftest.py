@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from routes import Route
 from vision import make_importable
 
 make_importable()
+torch.set_num_threads(1)  # it is many small things
 
 # Each state is made and lives at the route's home, is moved away and back, and lives on at home.
 ROUTES = [
@@ -43,6 +46,23 @@ def _the_same_every_time(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
         yield
     torch.use_deterministic_algorithms(False)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How many objects of each library were tried, one for each test and its parameters, and how that went."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            path, _, name = report.nodeid.partition("::")
+            if "ecosystem" in path:
+                said = "refused" if outcome == "passed" and "refused" in name else outcome
+                counts[Path(path).stem.removeprefix("test_")][said] += 1
+    terminalreporter.section("objects of libraries")
+    terminalreporter.write_line("| library | tried | right | refused with reason | wrong | not tried |")
+    for library, found in sorted(counts.items()):
+        right, refused, wrong = found["passed"], found["refused"], found["failed"] + found["error"]
+        row = [library, right + refused + wrong, right, refused, wrong, found["skipped"]]
+        terminalreporter.write_line(f"| {' | '.join(map(str, row))} |")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
