@@ -7,9 +7,12 @@ ECOSYSTEM := .venv-ecosystem/bin
 ECOSYSTEM_READY := .venv-ecosystem/ready
 LIBRARIES := torchvision transformers peft accelerate lightning torchmetrics bitsandbytes torchao tensordict \
 	torch_geometric gpytorch ema-pytorch torch-ema timm e3nn heavyball segmentation_models_pytorch
-# It wants an e3nn of 2022: installed as it is, with what it imports.
-LIBRARIES_ALONE := mace-torch
+LIBRARIES += diffusers stable-baselines3 botorch kornia torchsde vector-quantize-pytorch pytorch-metric-learning monai
+# These are installed as they are, with what they import. mace-torch wants an e3nn of 2022, torchrl a tensordict before
+# 0.15, ultralytics an opencv with windows and clients of its platform and of NVIDIA's driver.
+LIBRARIES_ALONE := mace-torch torchrl ultralytics ultralytics-thop
 LIBRARIES += ase matscipy h5py prettytable lmdb orjson python-hostlist
+LIBRARIES += hoptorch opencv-python-headless matplotlib polars
 
 .PHONY: demo test test-browser test-ecosystem zoo check docs bench clean
 
