@@ -263,7 +263,7 @@ class Replacing(nn.Module):
         return self
 
 
-def test_a_parameter_replaced_under_its_optimizer_is_a_finding(route):
+def test_a_parameter_replaced_under_its_optimizer_is_a_finding():
     model = nn.Sequential(Replacing(), Replacing())
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     weights = [*model.parameters()]
