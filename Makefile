@@ -7,6 +7,8 @@ ECOSYSTEM := .venv-ecosystem/bin
 ECOSYSTEM_READY := .venv-ecosystem/ready
 LIBRARIES := torchvision transformers peft accelerate lightning torchmetrics bitsandbytes torchao tensordict \
 	torch_geometric gpytorch ema-pytorch torch-ema timm e3nn heavyball segmentation_models_pytorch
+LIBRARIES += pytorch_optimizer schedulefree prodigyopt dadaptation galore-torch torchzero grokadamw lion-pytorch \
+	adabelief-pytorch came-pytorch kron-torch
 LIBRARIES += diffusers stable-baselines3 botorch kornia torchsde vector-quantize-pytorch pytorch-metric-learning monai
 # These are installed as they are, with what they import. mace-torch wants an e3nn of 2022, torchrl a tensordict before
 # 0.15, ultralytics an opencv with windows and clients of its platform and of NVIDIA's driver.

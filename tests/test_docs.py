@@ -22,6 +22,7 @@ NOT_RUN = {
     "make test-browser": "it needs Chromium; test_page.py runs where that is there",
     "make test-ecosystem": "it makes an environment of its own, of gigabytes",
     "make zoo": "as above, and it takes minutes",
+    ".venv-ecosystem/bin/python -m pytest tests/ecosystem/test_optimizers.py": "as above",
     ".venv-ecosystem/bin/python benchmarks/zoo.py --device cuda --jobs 15": "as above",
     '.venv-ecosystem/bin/python benchmarks/zoo.py --only "transformers gpt*" --json': "as above",
     "make bench": "it needs a GPU, and minutes",

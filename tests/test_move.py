@@ -591,3 +591,18 @@ def test_a_device_without_storages_is_served_too():
     """In a process of its own: torch's lazy device and the twin device cannot be told apart within one."""
     ran = subprocess.run([sys.executable, "-c", NO_STORAGE], capture_output=True, text=True, check=False)
     assert ran.stdout == "['R043', 'R044']\n", ran.stderr
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_view_of_whose_graph_torch_does_not_tell(is_given, route):
+    base, weight = torch.ones(4), torch.ones(4, requires_grad=True)
+    with torch.no_grad():
+        view = base[:2]
+    base.mul_(weight)
+    base.sum().backward()
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+        view.grad_fn  # noqa: B018
+    held = torch.zeros(2) if not is_given else view
+    route.there([held])
+    route.back([held])
+    assert held.detach().tolist() == ([1, 1] if is_given else [0, 0])

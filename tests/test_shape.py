@@ -30,9 +30,9 @@ LAYERS: list[set[str]] = [
     },
     {"_storage"},
     {"staging", "_blocks", "_freeing", "_carried", "_finds", "_repointing"},
-    {"readers", "movers", "_rules", "_digest", "_held"},
-    {"_walk", "_places", "_council"},
-    {"_contents"},
+    {"readers", "movers", "_rules", "learning", "_digest", "_held"},
+    {"_walk", "_native", "_council"},
+    {"_contents", "_places"},
     {"_own_apply", "_diagnostics"},
     {"_survey", "_plan", "_apply", "_verify"},
     {"_keep", "_stale"},
@@ -47,7 +47,7 @@ LAYERS: list[set[str]] = [
     {"cli"},
     {"__main__"},
 ]
-TORCH_PRIVATE = {"_storage", "rehearsal"}
+TORCH_PRIVATE = {"_storage", "rehearsal", "learning"}
 
 
 def name_of(path: Path) -> str:

@@ -253,6 +253,10 @@ NOTES = {
         "a stored result of a computation whose backward has run: it moves as data, and where `.data =` is not allowed "
         "it comes without its spent graph",
     ),
+    "N063": Code(
+        "where an optimizer of this class keeps its scalars could not be learned from a first step: `step` goes to the "
+        "CPU, all others beside their parameters; `tm.register_rule` says where they belong",
+    ),
 }
 
 FINDINGS = {

@@ -17,6 +17,23 @@ from torchmove._everything import everything_of
 _LEAF_NODE = "AccumulateGrad"
 
 
+UNTOLD = "a graph that torch does not tell"
+
+
+def graph_of(tensor: Tensor) -> Any:
+    """Its `grad_fn`. torch does not tell that of a view made without autograd whose base was written to with it."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return UNTOLD
+
+
+def may_have_gradient(tensor: Tensor) -> bool:
+    """Can it be asked for its gradient? The result of a computation answers with a warning, unless it retains one."""
+    graph = graph_of(tensor)
+    return graph is None or (graph is not UNTOLD and tensor.retains_grad)
+
+
 def in_live_graphs(leaves: Sequence[Tensor], *, besides: Iterable[Tensor] = ()) -> set[int]:
     """The ids of those leaves that a graph which can still run leads to; graphs that end in `besides` do not count.
 
@@ -35,7 +52,7 @@ def with_spent_graphs(results: Iterable[Tensor]) -> set[int]:
 
 def _ends_of_graphs(besides: set[int]) -> list[Any]:
     tensors = (each for each in everything_of(Tensor) if id(each) not in besides)
-    return [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    return [graph for graph in map(graph_of, tensors) if graph not in (None, UNTOLD)]
 
 
 def _leaves_of(ends: Iterable[Any]) -> set[int]:

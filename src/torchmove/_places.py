@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torchmove import _paths, _rules
+from torchmove._native import NativePlaces
 from torchmove._paths import Path
 from torchmove._records import Inventory, Owner, Slot
 from torchmove._storage import can_rebind_result
@@ -43,6 +44,7 @@ class Places:
     def __init__(self, inventory: Inventory, target: torch.device, keep: Keep) -> None:
         self.inventory, self.slots, self.number = inventory, inventory.slots, inventory.number
         self.target, self.keep, self.keeps = target, keep, bool(keep.tensors or keep.patterns)
+        self.native = NativePlaces(inventory, target)
         self.why: dict[int, str] = {}
         self.known: dict[int, torch.device] = {}
         self.why_alike: dict[Hashable, str] = {}  # why a scalar is on the CPU, by what it has in common with others
@@ -50,7 +52,8 @@ class Places:
     def all(self) -> list[torch.device]:
         if self.keeps:
             return [self.of_slot(index) for index in range(len(self.slots))]
-        # Where nothing is kept, only an optimizer's scalars and random states go elsewhere than to the target.
+        # Where nothing is kept, only what an optimizer keeps on the CPU and random states go elsewhere than to the
+        # target.
         placement, nbytes, dtypes = [self.target] * len(self.slots), self.slots.looks.nbytes, self.slots.looks.dtypes
         is_elsewhere = self.target != _CPU  # than where scalars belong
         scalars = [*compress(count(), map(_LARGEST_SCALAR.__ge__, nbytes))] if is_elsewhere else []
@@ -63,7 +66,8 @@ class Places:
             else:
                 placement[index], self.why[index] = _CPU, why
         on_host = compress(count(), map("host".__eq__, self.slots.roles()))
-        for index in {*others, *self.spent_gradients()}.difference(scalars) | {*on_host}:
+        large = list(self.native.large()) if is_elsewhere else []
+        for index in {*others, *self.spent_gradients(), *large}.difference(scalars) | {*on_host}:
             placement[index] = self.decide(index, self.slots[index])
         return placement
 
@@ -84,9 +88,10 @@ class Places:
         if self.keeps and self.keep.has(slot.tensor, self.paths(slot)):
             return self.stay(index, slot.device, KEPT)
         if owner is not None:
-            why = self.why_on_cpu(owner, slot, likeness) if slot.nbytes <= _LARGEST_SCALAR else ""
+            why = self.why_on_cpu(owner, slot, likeness) if self.target != _CPU else ""
             if why:
                 return self.stay(index, _CPU, why)
+        if owner is not None and owner.group is not None:
             beside = self.of(owner.parameter, index)
             return self.target if beside is self.target else self.stay(index, beside, "stays beside its tensor")
         if slot.role == "host" and slot.device == _CPU:
@@ -111,12 +116,13 @@ class Places:
         return found
 
     def why_on_cpu(self, owner: Owner, slot: Slot, likeness: Hashable) -> str:
-        """Why the CPU is the place for a scalar of an optimizer, if it is."""
+        """Why the CPU is the place for a tensor of an optimizer, if it is."""
         if likeness in self.why_alike:
             return self.why_alike[likeness]
-        on_cpu = slot.tensor.numel() == 1 and _rules.on_cpu(owner, _rules.key_of(slot.before, slot.what))
-        why = f"{owner.optimizer.__name__} keeps its {slot.what} on the CPU" if on_cpu else ""
-        if likeness is not None:
+        may_be = slot.nbytes <= _LARGEST_SCALAR or owner.group is None or self.native.keeps_large(owner.optimizer)
+        on_cpu = may_be and self.native.on_cpu(slot)
+        why = f"{type(owner.optimizer).__name__} keeps its {slot.what} on the CPU" if on_cpu else ""
+        if likeness is not None and not self.native.varies(owner.optimizer):
             self.why_alike[likeness] = why
         return why
 

@@ -81,7 +81,7 @@ def plan(
         reasons=places.why if back is None else {},
         repoints=tuple(repoints),
         refusals=tuple(refusals),
-        notes=(*notes, *_shared_notes(inventory.slots, moves)),
+        notes=(*notes, *places.native.notes(), *_shared_notes(inventory.slots, moves)),
         rooms=rooms,
         placement=placement,
     )

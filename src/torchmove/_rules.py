@@ -2,8 +2,9 @@
 
 An optimizer's scalars go where the optimizer itself would have put them. That is not always beside the parameter:
 Adam's `step` lives on the CPU, unless the update runs on the device as a whole (`capturable`, `fused`), and with all of
-them on the device every step waits for it once per parameter. The table says so, one row for each entry that does not
-simply follow its parameter; users add rows with `register_rule`.
+them on the device every step waits for it once per parameter. The table says so for torch's own optimizers, one row for
+each entry that does not simply follow its parameter. What other classes do is learned (`_native.py`), except where
+users have a rule with `register_rule`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import optim
 
-from torchmove._paths import ITEM, Path
-from torchmove._records import Owner, Slot
+from torchmove._records import Slot
 
 Place = Literal["cpu", "parameter", "data"]
 Group = Mapping[str, Any]
@@ -46,6 +46,7 @@ _TABLE: dict[tuple[type, str], Rule] = {
     (optim.ASGD, "eta"): _with_parameter,
     (optim.ASGD, "mu"): _with_parameter,
 }
+_USERS: dict[tuple[type, str], Rule] = {}
 
 
 # Where other objects keep their attributes, `*` for all that have no row: "cpu" of helpers that compute there, and
@@ -104,6 +105,8 @@ _HELPERS["diffusers.schedulers.deprecated.scheduling_sde_vp:ScoreSdeVpScheduler"
 def register_rule(kind: type, key: str, place: Place | Rule | HelperRule) -> None:
     """Say where an optimizer keeps a scalar of its state, or where another object keeps an attribute.
 
+    Mostly no rule is needed: a first step of the optimizer's class on a simulated device shows it. A rule goes first.
+
     Args:
         kind: the class; it holds for those below it too.
         key: of an optimizer: the name in the state of a parameter, or "*" for tensors among the group's own values. Of
@@ -135,7 +138,7 @@ def register_rule(kind: type, key: str, place: Place | Rule | HelperRule) -> Non
     if issubclass(kind, optim.Optimizer) and place == "data":
         raise ValueError(f"{kind.__name__} is an optimizer: what it keeps is no dataset")
     if issubclass(kind, optim.Optimizer):
-        _TABLE[kind, key] = place if callable(place) else lambda _: place
+        _USERS[kind, key] = place if callable(place) else lambda _: place
     else:
         _HELPERS.setdefault(kind, {})[key] = place
 
@@ -149,20 +152,19 @@ def places_of(kind: type) -> Mapping[str, Place | HelperRule]:
     return found
 
 
-def on_cpu(owner: Owner, key: str) -> bool:
-    """Does the optimizer keep its scalar of this name on the CPU?"""
-    for base in owner.optimizer.__mro__:
-        rule = _TABLE.get((base, key if owner.parameter is not None else "*"))
-        if rule is not None:
-            return rule(owner.group) == "cpu"
-    return False
+def users_rule(kind: type, key: str) -> Rule | None:
+    """The user's rule for a scalar of this name in an optimizer of this class."""
+    return _first(_USERS, kind, key) if _USERS else None
 
 
-def key_of(before: Path | None, what: Any) -> str:
-    """The name under which an optimizer has it: the first step behind its parameter, or within its group."""
-    while before is not None and before.how is ITEM and before.before is not None:
-        what, before = before.what, before.before
-    return str(what)
+def by_table(kind: type, key: str, group: Group) -> bool:
+    """Does the table say that an optimizer of this class keeps its scalar of this name on the CPU?"""
+    rule = _first(_TABLE, kind, key)
+    return rule is not None and rule(group) == "cpu"
+
+
+def _first(rules: Mapping[tuple[type, str], Rule], kind: type, key: str) -> Rule | None:
+    return next((rules[base, key] for base in kind.__mro__ if (base, key) in rules), None)
 
 
 def is_rng_state(slot: Slot) -> bool:

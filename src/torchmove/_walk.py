@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torchmove import _devices, _paths
 from torchmove._carried import hung_on, on_class
 from torchmove._finds import Finds
+from torchmove._graphs import UNTOLD, graph_of, may_have_gradient
 from torchmove._paths import Path, make_path
 from torchmove._records import (
     Also,
@@ -132,7 +133,8 @@ class Walk(Finds):
                 self.find(key, path, _paths.MEMBER, index, "parameter", None)
 
     def visit_bunch(self, bunch: Bunch, stair: _Stair) -> bool:
-        return self.see_bunch(bunch, stair.path)
+        inherits = stair.owner is not None and bunch.owner is None
+        return self.see_bunch(bunch._replace(owner=stair.owner) if inherits else bunch, stair.path)
 
     def see_bunch(self, bunch: Bunch, before: Path) -> bool:
         """See to many children. True: some are holders, which come next."""
@@ -212,7 +214,7 @@ class Walk(Finds):
             self.told += [Told(path, value, fact) for fact in on_class(value)]
         children = reader(value)
         if type(children) is Bunch:
-            return self.see_bunch(children, path)
+            return self.see_bunch(children if owner is None else children._replace(owner=owner), path)
         self.stack.append(_make_stair((iter(children), path, value, role, owner)))
         return True
 
@@ -254,11 +256,11 @@ class Walk(Finds):
 
     def find_gradients(self, wave: Sequence[int], tensors: Sequence[Tensor], requires: Sequence[bool]) -> None:
         self.trained += (trained := [*compress(wave, requires)])
-        graphs = [*map(_grad_fn, compress(tensors, requires))]
+        graphs = [*map(graph_of, compress(tensors, requires))]
         if not _are_none(graphs):
-            self.results += [index for index, graph in zip(trained, graphs, strict=True) if graph is not None]
-            # Asking the result of a computation for a gradient that it does not retain is answered with a warning.
-            wave = [index for index in wave if self.tensors[index].is_leaf or self.tensors[index].retains_grad]
+            known = zip(trained, graphs, strict=True)
+            self.results += [index for index, graph in known if graph not in (None, UNTOLD)]
+            wave = [index for index in wave if may_have_gradient(self.tensors[index])]
             tensors = [self.tensors[index] for index in wave]
         gradients = [*map(_grad, tensors)]
         if not _are_none(gradients):
@@ -349,6 +351,6 @@ _MANY = 16
 _DEVICE_KINDS = {torch.device, str, int}
 # Like _Stair(...), from a tuple, and cheaper.
 _make_stair = partial(tuple.__new__, _Stair)
-_grad, _grad_fn = attrgetter("grad"), attrgetter("grad_fn")
+_grad = attrgetter("grad")
 # What the collector sees behind a tensor that carries nothing: its type.
 _BARE = len(gc.get_referents(torch.empty(0, device="cpu")))

@@ -1,7 +1,7 @@
 """Where tensors were found: path, role and owner. Kept by the run, and put together for one when somebody asks.
 
 A walk finds tensors many at a time: the parameters of a module, the state of an optimizer. What they have in common is
-kept once. Nothing here holds a tensor, but for the groups of an optimizer, and those an archive leaves out.
+kept once. Nothing here holds a tensor, but for optimizers and their groups, and those an archive leaves out.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise, repeat
 from typing import Any, NamedTuple, Protocol, TypeVar
-
-from torch import Tensor
 
 from torchmove._paths import ATTRIBUTE, ITEM, KEYED, NOWHERE, Path, make_path
 from torchmove._records.reading import Owner, Role
@@ -84,7 +82,7 @@ class GradientsOf(NamedTuple):
     how: str = ATTRIBUTE
 
     def origin(self, at: int, found: Origins, /) -> Origin:
-        owner = Owner(Tensor, _NO_GROUP, self.ids[at])
+        owner = Owner(None, _NO_GROUP, self.ids[at])
         return Origin(found.of(self.of[at]).path, ATTRIBUTE, "grad", "gradient", owner)
 
     def likeness(self, _: int, /) -> Hashable:
@@ -98,7 +96,7 @@ class StateOfEach(NamedTuple):
     """What an optimizer keeps for each of its parameters."""
 
     before: Path
-    optimizer: type
+    optimizer: Any
     parameters: Sequence[int]  # their ids
     places: Sequence[int | None]  # which of the tensors found they are
     groups: Sequence[Mapping[str, Any]]  # of each
@@ -115,10 +113,10 @@ class StateOfEach(NamedTuple):
         return Origin(make_path((self.before, KEYED, parameter)), ITEM, self.keys[at], "state", owner)
 
     def likeness(self, at: int, /) -> Hashable:
-        return self.optimizer, self.keys[at], id(self.groups[self.owners[at]])
+        return id(self.optimizer), self.keys[at], id(self.groups[self.owners[at]])
 
     def archived(self) -> StateOfEach:
-        return self._replace(groups=())
+        return self._replace(groups=(), optimizer=None)
 
 
 class Origins:

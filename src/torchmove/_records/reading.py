@@ -16,10 +16,11 @@ Role = Literal["parameter", "buffer", "gradient", "state", "computed", "host", "
 
 
 class Owner(NamedTuple):
-    """Whose a tensor is: a parameter's, as state in an optimizer or as gradient, by its id; or (None) a group's."""
+    """Whose a tensor is: a parameter's, as state in an optimizer or as gradient, by its id; or (None) a group's; or,
+    where there is no group either, the optimizer's own."""
 
-    optimizer: type
-    group: Mapping[str, Any]
+    optimizer: Any  # None: a gradient belongs to none
+    group: Mapping[str, Any] | None
     parameter: int | None
 
 
@@ -49,7 +50,7 @@ class Bunch(NamedTuple):
 class States(NamedTuple):
     """What an optimizer keeps for each parameter, nearly always in a dict for each: a bunch of bunches."""
 
-    optimizer: type
+    optimizer: Any
     entries: Mapping[Tensor, Any]
     group_of: Mapping[int, Mapping[str, Any]]  # by the parameter's id
 

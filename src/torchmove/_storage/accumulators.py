@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmove._graphs import graph_of
 from torchmove._storage.modes import without_modes
 
 Hooks = OrderedDict[int, Callable[..., Any]]
@@ -26,7 +27,7 @@ class Accumulators:
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         # A node holds the implementation of its leaf, which is seen in the use count: mostly nobody does.
         held = [tensor for tensor in tensors if tensor._use_count() > 1]  # type: ignore[attr-defined]
-        leaves = [tensor for tensor in held if tensor.requires_grad and tensor.is_leaf and not tensor.is_inference()]
+        leaves = [each for each in held if each.requires_grad and graph_of(each) is None and not each.is_inference()]
         self._nodes = [(leaf, _accumulator(leaf)) for leaf in leaves]
 
     def hand_over(self) -> None:

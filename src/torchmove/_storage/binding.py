@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, UntypedStorage
 
+from torchmove._graphs import UNTOLD, graph_of, may_have_gradient
 from torchmove._records import Window
 from torchmove._storage.cutting import dressed, undressed
 from torchmove._storage.reach import looking_at
@@ -123,7 +124,7 @@ class Gradients:
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         # Others have none, and warn when they are asked for it.
-        some = (tensor for tensor in tensors if tensor.is_leaf or tensor.retains_grad)
+        some = filter(may_have_gradient, tensors)
         self._pairs = [(tensor, tensor.grad) for tensor in some if tensor.grad is not None]
         for tensor, gradient in self._pairs:
             # A leaf may take gradients of another dtype (`grad_dtype`), or of any (None).
@@ -161,10 +162,11 @@ def _set_data(tensor: Tensor, window: Tensor) -> None:
 
 def _rebind_by_swap(each: Rebinding, undo: Undo) -> None:
     tensor, other = each.tensor, each.window
-    if tensor.is_leaf:
+    graph = graph_of(tensor)
+    if graph in (None, UNTOLD):
         with torch.inference_mode(tensor.is_inference()):
             other.requires_grad_(tensor.requires_grad)
-        if tensor.grad_dtype is not tensor.dtype:
+        if graph is None and tensor.grad_dtype is not tensor.dtype:
             other.grad_dtype = tensor.grad_dtype
     set_version_of(other, like=tensor)
     hooks, late_hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks

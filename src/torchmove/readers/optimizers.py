@@ -15,29 +15,29 @@ from torchmove._stored import ATOMS, attributes, stored_dict
 def read(optimizer: Optimizer) -> Iterator[Child]:
     stored = stored_dict(optimizer) or {}
     groups = stored.get("param_groups", [])
-    yield attribute("param_groups", Level(_groups(type(optimizer), groups), groups))
+    yield attribute("param_groups", Level(_groups(optimizer, groups), groups))
     states = stored.get("state", {})
-    yield attribute("state", Level(_states(type(optimizer), states, groups), states))
+    yield attribute("state", Level(_states(optimizer, states, groups), states))
     for name, value in attributes(optimizer):
         if name not in ("param_groups", "state") and type(value) not in ATOMS:
-            yield attribute(name, value)
+            yield attribute(name, value, None, Owner(optimizer, None, None))
 
 
-def _groups(kind: type, groups: Any) -> Iterator[Child]:
+def _groups(optimizer: Optimizer, groups: Any) -> Iterator[Child]:
     for index, group in enumerate(groups):
-        yield item(index, Level(_group(kind, group), group))
+        yield item(index, Level(_group(optimizer, group), group))
 
 
-def _group(kind: type, group: Mapping[str, Any]) -> Iterator[Child | Bunch]:
+def _group(optimizer: Optimizer, group: Mapping[str, Any]) -> Iterator[Child | Bunch]:
     for key, value in group.items():
         if key == "params":
             yield Bunch(ITEM, dict(enumerate(value)), "parameter", at=(ITEM, "params"))
         elif type(value) not in ATOMS:
-            yield item(key, value, "state", Owner(kind, group, None))
+            yield item(key, value, "state", Owner(optimizer, group, None))
 
 
-def _states(kind: type, states: Mapping[Any, Any], groups: Any) -> Iterator[States]:
-    yield States(kind, states, {id(parameter): group for group in groups for parameter in group["params"]})
+def _states(optimizer: Optimizer, states: Mapping[Any, Any], groups: Any) -> Iterator[States]:
+    yield States(optimizer, states, {id(parameter): group for group in groups for parameter in group["params"]})
 
 
 TABLE: dict[type | str, Reader] = {Optimizer: read}

@@ -1,0 +1,229 @@
+"""A simulated device: tensors that say they are on it, with real bytes on the CPU, so that values can be asked for.
+
+To torch's C++ such a tensor is on `meta`, the one device without a runtime of its own that every build of torch has;
+Python is told the simulated one. Every operation is done by the CPU's kernels, and torch never starts the real device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+CPU = torch.device("cpu")
+_BETWEEN_DEVICES = {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_"}
+_OTHER_PROCESSES = {"c10d", "_c10d_functional", "_dtensor", "symm_mem"}
+
+
+class GivenUp(BaseException):
+    """The optimizer does what is not simulated. Not an Exception: the optimizer's own code must not handle it."""
+
+
+class Simulated(Tensor):
+    """A tensor on the simulated device."""
+
+    _simulation: SimulatedDevice
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self._simulation.device
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        return self.device.type == "cuda"
+
+    @property
+    def is_meta(self) -> bool:  # type: ignore[override]
+        return False
+
+    def get_device(self) -> int:
+        return self.device.index or 0
+
+    def new_tensor(self, data: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:  # type: ignore[override]
+        # torch's own makes it on the device that C++ knows.
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, **options)
+
+    def new(self, *given: Any, **options: Any) -> Tensor:  # type: ignore[override]
+        if self.is_sparse:
+            return torch.sparse_coo_tensor(*given, dtype=self.dtype, device=self.device)
+        if given and not isinstance(given[0], (int, torch.Size)):
+            return self.new_tensor(*given, **options)
+        return torch.empty(*given or (0,), dtype=self.dtype, device=self.device)
+
+    def type(self, dtype: Any = None, *_: Any, **__: Any) -> Any:
+        name = f"torch.{self.device.type}."
+        if dtype is None:
+            return self._simulation.real(self).type().replace("torch.", name)
+        asked = dtype.replace(name, "torch.") if isinstance(dtype, str) else dtype
+        return self.to(torch.empty(0, device=CPU).type(asked).dtype)
+
+    def __format__(self, how: str) -> str:
+        return format(self.item(), how) if self.dim() == 0 else repr(self)
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"tensor(..., size={tuple(self.shape)}, device='{self.device}')"
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Reached where torch sets modes aside, as it does to make a parameter."""
+        simulation = next(each._simulation for each in _tensors((args, kwargs)) if type(each) is cls)
+        return simulation.run(func, args, kwargs or {})
+
+
+class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, device: torch.device, until: float) -> None:
+        """`until`: the time at which it gives up."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device, self.until = device, until
+        self.bytes: dict[int, tuple[Any, Any]] = {}  # real storages, by those of the simulated tensors, which are held
+        # Under a mode of this kind torch does not start the device that a new tensor is asked for on ...
+        self._mode_key = torch._C._TorchDispatchModeKey.FAKE
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __enter__(self) -> SimulatedDevice:
+        # ... and makes what it makes of values on the CPU, before this mode is asked to send it there.
+        self._lifted_before = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        torch._C._set_only_lift_cpu_tensors(self._lifted_before)
+
+    def put(self, real: Tensor) -> Simulated:
+        """A simulated tensor over the bytes of a real one."""
+        strided = real.layout is torch.strided
+        made: Simulated = Tensor._make_wrapper_subclass(
+            Simulated,
+            real.size(),
+            strides=real.stride() if strided else None,
+            storage_offset=real.storage_offset() if strided else None,
+            dtype=real.dtype,
+            layout=real.layout,
+            device=torch.device("meta"),
+        )
+        made._simulation = self
+        if strided:
+            # By the storage and not by the tensor: after `tensor.data = other` the tensor is on another.
+            storage = made.untyped_storage()
+            self.bytes[storage._cdata] = (real.untyped_storage(), storage)
+            if real.is_conj():
+                torch._C._set_conj(made, True)
+            if real.is_neg():
+                torch._C._set_neg(made, True)
+        else:
+            made._whole = real  # type: ignore[attr-defined]
+        return made
+
+    def real(self, tensor: Tensor) -> Tensor:
+        if type(tensor) is not Simulated:
+            # torch made it of a value, on the device that C++ knows, and has dropped the value.
+            return torch.ones(tensor.size(), dtype=tensor.dtype, device=CPU)
+        whole: Tensor | None = tensor.__dict__.get("_whole")
+        if whole is not None:
+            return whole
+        storage, _ = self.bytes[tensor.untyped_storage()._cdata]
+        real = torch.empty(0, dtype=tensor.dtype, device=CPU)
+        real.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+        real = real.conj() if tensor.is_conj() else real
+        return torch._neg_view(real) if tensor.is_neg() else real
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if func.namespace in _OTHER_PROCESSES:
+            raise GivenUp("it talks to other processes")
+        if time.perf_counter() > self.until:
+            raise GivenUp("its first step takes too long")
+        given: list[Tensor] = []
+        known: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def real(tensor: Any) -> Any:
+            if not isinstance(tensor, Tensor):
+                return tensor
+            given.append(tensor)
+            if not _is_simulated(tensor):
+                return tensor
+            found = self.real(tensor)
+            known[id(found)] = (found, tensor)
+            return found
+
+        real_args, real_kwargs = _mapped(real, args), _mapped(real, kwargs)
+        if any(map(_dispatches, given)):
+            return NotImplemented  # a subclass of another kind does this its own way, and comes back
+        _check_devices(func.overloadpacket.__name__, args, given)
+        asked = kwargs.get("device")
+        if asked is not None:
+            real_kwargs = {**real_kwargs, "device": CPU}
+        out = func(*real_args, **real_kwargs)
+        there = bool(known) if asked is None else torch.device(asked).type != "cpu"
+        return self.wrapped(out, there, known, _columns(func, args))
+
+    def wrapped(self, out: Any, there: bool, known: dict[int, tuple[Tensor, Tensor]], columns: list[bool]) -> Any:
+        def wrap(real: Any, here: bool) -> Any:
+            if not isinstance(real, Tensor) or _dispatches(real):
+                return real
+            if id(real) not in known:
+                return self.put(real) if here else real
+            simulated = known[id(real)][1]
+            if simulated.shape != real.shape:
+                simulated.data = self.put(real)
+            return simulated
+
+        if isinstance(out, (list, tuple)):
+            places = columns if len(columns) == len(out) else [there] * len(out)
+            return type(out)([wrap(*each) for each in zip(out, places, strict=True)])
+        return wrap(out, there)
+
+
+def _check_devices(name: str, args: Any, given: list[Tensor]) -> None:
+    """As torch's kernels do: a number on the CPU may go with tensors elsewhere, unless it is what is written to."""
+    if name in _BETWEEN_DEVICES or name.startswith("_foreach") or len({*map(_is_simulated, given)}) < 2:
+        return
+    written = args[0] if args and name.endswith("_") else None
+    if any(not _is_simulated(each) and (each.dim() or each is written) for each in given):
+        raise RuntimeError(f"Expected all tensors to be on the same device ({name})")
+
+
+def _columns(func: Any, args: Any) -> list[bool]:
+    """Of an operation on lists: which of its results are on the simulated device."""
+    lists = [each for each in args if isinstance(each, (list, tuple))]
+    if not lists or not func.overloadpacket.__name__.startswith("_foreach"):
+        return []
+    return [
+        any(isinstance(each, Tensor) and _is_simulated(each) for each in column) for column in zip(*lists, strict=False)
+    ]
+
+
+def _is_simulated(tensor: Tensor) -> bool:
+    return type(tensor) is Simulated or tensor.device.type == "meta"
+
+
+def _dispatches(tensor: Tensor) -> bool:
+    """Is it of a subclass that does operations its own way?"""
+    kind = type(tensor)
+    return kind is not Simulated and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    _mapped(lambda each: found.append(each) if isinstance(each, Tensor) else None, tree)
+    return found
+
+
+def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    if type(tree) in (list, tuple):
+        return type(tree)([_mapped(change, each) for each in tree])
+    if type(tree) is dict:
+        return {key: _mapped(change, each) for key, each in tree.items()} if tree else tree
+    return change(tree)
