@@ -7,11 +7,13 @@ import importlib
 import inspect
 import itertools
 import pkgutil
+import random
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy
 import pytest
 import torch
 from laws import bits
@@ -82,6 +84,13 @@ ARGUMENTS: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
+def seed(number: int) -> None:
+    """Some draw from the generators of Python and numpy."""
+    torch.manual_seed(number)
+    random.seed(number)
+    numpy.random.seed(number)
+
+
 class Way(NamedTuple):
     """How to make an optimizer of a class, and how to step with it."""
 
@@ -91,7 +100,7 @@ class Way(NamedTuple):
     call: str
 
     def model(self, device: str) -> nn.Module:
-        torch.manual_seed(0)
+        seed(0)
         shapes = [(6, 5), (4, 6)] if self.matrices else [(6, 5), (5,), (4, 6), (3, 2, 3, 3)]
         tensors = [torch.randn(shape) for shape in shapes]
         return nn.ParameterList([nn.Parameter(tensor.to(device)) for tensor in tensors])
@@ -118,7 +127,7 @@ class Way(NamedTuple):
         return argument.default is argument.empty or (argument.name == "lr") == (self.given == "needed")
 
     def step(self, optimizer: Optimizer, model: nn.Module, number: int) -> None:
-        torch.manual_seed(number)
+        seed(number)
         weights = [torch.randn(each.shape).to(each.device) for each in model.parameters()]
 
         def loss_and_gradients() -> Tensor:
@@ -262,7 +271,7 @@ def test_an_optimizer_goes_on_from_where_a_native_start_would_be(name, kind):
     if full in NOT_MADE:
         assert way is None
         assert NOT_MADE[full] in why
-        return
+        pytest.skip(f"{full} cannot be made: {why}")
     assert way is not None, why
     (model, optimizer), (other_model, other) = (started(way, kind, "cpu") for _ in range(2))
     tm.move(model, optimizer, to="twin:0")
