@@ -18,7 +18,7 @@ from twin import install
 from torchmove import _collector, _held
 from torchmove.movers import staged
 
-collect_ignore = ["corpus"]  # programs, not tests
+collect_ignore = ["corpus", "ecosystem/tiny_pipelines.py"]  # programs, not tests
 
 
 @pytest.fixture(params=ROUTES, ids=repr)

@@ -56,6 +56,8 @@ def verify_move(now: Inventory, plan: Plan) -> Verdict:
     checks = dict(_MOVE_CHECKS)
     if plan.digests is None:
         del checks["values"]
+    if not plan.adopted.replaced:
+        del checks["replaced parameters"]
     return _judged(Case(now, plan, same), checks)
 
 
