@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from laws import assert_same, trace
+from laws import assert_same, bits, trace
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import ZOO, numbers
@@ -540,6 +540,30 @@ def test_what_is_kept_on_the_cpu_follows_where_it_shares_memory_with_what_moves(
     route.there(schedule)
     assert schedule.table.device == schedule.view.device == route.away
     assert trace({"table": schedule.table, "view": schedule.view}) == before
+
+
+class NoiseSchedule:
+    """Goes through numpy whenever a sampling begins, as those of diffusers do."""
+
+    def __init__(self) -> None:
+        self.alphas, self.timesteps = torch.linspace(1, 0, 10).cumprod(0), None
+
+    def begin(self, device):
+        self.timesteps = torch.from_numpy(self.alphas.numpy()[::3].copy()).to(device)
+
+
+def test_a_sampling_goes_on_and_begins_anew_after_a_move(route):
+    tm.register_rule(NoiseSchedule, "alphas", "cpu")
+    model, schedule = nn.Linear(2, 2), NoiseSchedule()
+    route.start(model, schedule)
+    schedule.begin(route.home)
+    before = bits(schedule.timesteps)
+    for go, device in ((route.there, route.away), (route.back, route.home)):
+        go(model, schedule)
+        assert schedule.timesteps.device == device
+        model(torch.ones(1, 2, device=device)).mul(schedule.timesteps[0]).sum().backward()
+        schedule.begin(device)
+        assert bits(schedule.timesteps) == before
 
 
 def test_a_rule_needs_a_place():
