@@ -25,11 +25,12 @@ import pytest
 import torch
 from laws import bits, form
 from routes import Route
+from test_faults import COMMITTING
 from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import torchmove as tm
-from torchmove import _apply, _devices, _held, _repointing, _storage, _verify
+from torchmove import _apply, _repointing, _verify
 
 PACKAGE = str(Path(tm.__file__).parent)
 FRESH, TWIN = Route("fresh", "cpu", "cpu"), Route("twin", "cpu", "twin:0")
@@ -188,20 +189,10 @@ class SecondError(Exception):
     """The same, of those that `except Exception` catches."""
 
 
-COMMITTING = {
-    "looking back": (_held.OldStorages, "look_at"),
-    "rebinding": (_apply, "rebind"),
-    "setting data": (_storage.binding, "_set_data"),
-    "setting the data of many": (_storage.binding, "_set_all"),
-    "swapping": (torch._C, "_swap_tensor_impl"),
-    "rebuilding a shell": (_apply, "shell_rebinding"),
-    "setting gradients": (_storage.Gradients, "set"),
-    "repointing": (_repointing, "_write"),
+STAGES = {
+    **COMMITTING,
     "renaming": (_repointing, "refill"),
-    "settling": (_apply, "call_overrides"),
     "a module's own _apply": (Settling, "_apply"),
-    "proving": (_verify, "verify_move"),
-    "waiting for the copies": (_devices, "synchronize"),
 }
 
 
@@ -357,7 +348,7 @@ class Sweep:
         self.before, self.switches = Snapshot(self.objects), switched()
 
     def roll_back_with(self, stage: str, late: bool, second: str, *, every: int = 1) -> int:
-        owner, name = COMMITTING[stage]
+        owner, name = STAGES[stage]
         for at in itertools.count(1, every):
             wire = Tripwire(at, loaded(second))
             with pytest.MonkeyPatch.context() as patch:
@@ -439,7 +430,7 @@ def main() -> None:
     with handling():
         for make, route in itertools.product(states, (FRESH, TWIN)):
             sweep = Sweep(make, route)
-            for stage, late, second in itertools.product(COMMITTING, (False, True), SECOND):
+            for stage, late, second in itertools.product(STAGES, (False, True), SECOND):
                 if (second == "raised" and not late) or (stage in OFTEN and late):
                     sweep.roll_back_with(stage, late, second)
             print(make.__name__, route, "roll-back", dict(sweep.outcomes), flush=True)
@@ -478,7 +469,7 @@ def test_whatever_is_raised_within_a_roll_back_the_state_is_whole(route, make, s
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("stage", COMMITTING)
+@pytest.mark.parametrize("stage", STAGES)
 @routes
 def test_a_second_fault_after_one_at_any_stage_leaves_the_state_whole(route, stage, late):
     for make in STATES.values():
