@@ -100,6 +100,8 @@ class Room(NamedTuple):
 class Plan(Reported):
     """What would move, what stays and why, what stands in the way, and whether it fits. It holds the state.
 
+    A plan is true if nothing stands in the way.
+
     Attributes:
         target: where to.
         moves: a row for each storage that would move.
@@ -126,6 +128,9 @@ class Plan(Reported):
     def ok(self) -> bool:
         """Nothing stands in the way."""
         return not self.refusals
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     @cached_property
     def stays(self) -> tuple[Stay, ...]:

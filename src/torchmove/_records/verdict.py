@@ -28,7 +28,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdict(Reported):
-    """Is it all there?
+    """Whether everything is where and what it should be. A verdict is true if there are no findings.
 
     Attributes:
         tensors: how many were looked at.
@@ -46,6 +46,9 @@ class Verdict(Reported):
     def ok(self) -> bool:
         """Nothing was found."""
         return not self.findings
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     def raise_if_bad(self) -> None:
         """Do nothing, or say what is wrong.

@@ -33,6 +33,7 @@ def render(sheet: Sheet, *, colour: bool = False) -> str:
         width=WIDTH,
         color_system="standard" if colour else None,
         force_terminal=colour,
+        force_jupyter=False,  # there rich would show the text and return none
         no_color=False,
         theme=_THEME,
         legacy_windows=False,
