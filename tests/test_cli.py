@@ -294,10 +294,10 @@ def test_what_cannot_be_is_refused_with_one_line(arguments, says, folder):
     [
         ("program:broken", "program:broken raised ValueError: no weights here"),
         ("program:leaves", "program:leaves raised SystemExit: 7"),
-        ("needy:f", "needy:f raised ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
-        ("wrong.py:f", "wrong.py:f raised SyntaxError"),
-        ("program:odd", "program:odd raised Odd;"),
-        ("program:wordless", "program:wordless raised KeyError;"),
+        ("needy:f", "cannot import needy: ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
+        ("wrong.py:f", "cannot import wrong.py: SyntaxError"),
+        ("program:odd", "program:odd raised Odd (at program.py:"),
+        ("program:wordless", "program:wordless raised KeyError (at program.py:"),
     ],
 )
 def test_an_error_of_the_program_is_one_line_and_a_traceback_only_with_debug(target, says, folder):
@@ -616,7 +616,8 @@ def test_the_batch_has_the_name_that_the_step_has_for_it(folder):
 
 def test_a_step_that_ends_the_program_is_not_fine(folder):
     ran = run("rehearse", "program.py:ended")
-    assert ran.exit_code == output.FINDINGS
+    assert ran.exit_code == output.INCOMPLETE
+    assert ran.stdout.startswith("Incomplete: stopped at program.py:")
     assert "SystemExit: 0" in ran.stdout
 
 
@@ -687,7 +688,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing(folder):
     assert ran.returncode == output.FINE, ran.stderr
     assert "2 places would fail on cuda:0" in ran.stdout
     assert "train.py:20  return (x @ self.weight) * self.table" in ran.stdout
-    assert "the step runs on cuda:0" in ran.stdout
+    assert "No device error found" in ran.stdout
     assert ran.stdout.rstrip().endswith("and the next step has run there")
     assert sorted(folder.iterdir()) == before
 

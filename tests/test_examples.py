@@ -17,7 +17,7 @@ SAYS = {
     "rehearsal": [
         "3 places would fail on cuda:0",
         "2 places would fail on cuda:0",
-        "fix: torch.randn(..., device=...)",
+        'Fix: torch.randn(3, 4, device="cuda")',
     ],
     "parking": ["the second time", "has answered: True", "20 steps more: loss"],
     "forgotten_buffer": ["V401 layer.table", 'self.register_buffer("table"', "forward works"],

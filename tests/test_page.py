@@ -326,13 +326,13 @@ def test_a_noun_without_tensors_has_a_page_too(name):
     assert noun.page().noun == name
     assert not [attrs for _, attrs in read.tags if attrs.get("id") == "map"]
     words = "".join(read.words)
-    assert {"Rehearsal": "torch.ones(..., device=...)", "ByRank": "1 ranks", "Swap": "swapped"}[name] in words
+    assert {"Rehearsal": 'torch.ones(1, device="cuda")', "ByRank": "1 ranks", "Swap": "swapped"}[name] in words
 
 
 def test_a_rehearsal_shows_the_line_of_code_and_the_memory_by_part():
     words = "".join(Read(nouns_without_a_state()["Rehearsal"].to_html()).words)
     assert '(model(batch.to("cuda")) + torch.ones(1)).sum().backward()' in words
-    assert "Memory on cuda:0, when it is most" in words
+    assert "Peak memory on cuda:0" in words
     assert "activations" in words
 
 

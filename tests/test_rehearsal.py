@@ -60,7 +60,7 @@ def test_a_step_that_is_right():
     found = tm.rehearse(step, *state())
     assert found.ok
     assert (found.findings, found.stopped) == ((), "")
-    assert str(found).startswith("the step runs on cuda:0")
+    assert str(found).startswith("No device error found: the step ran to its end on a simulated cuda:0")
 
 
 def test_what_module_to_leaves_behind():
@@ -113,11 +113,11 @@ def looks(model, x):
 
 
 def test_where_shapes_do_not_tell_it_says_so_with_the_line():
-    found = tm.rehearse(looks, nn.Linear(4, 2), torch.ones(3, 4))
+    found = tm.rehearse(looks, nn.Linear(4, 2), torch.ones(3, 4), data="shapes")
     assert not found.ok
     line = line_of("if out.sum() > 0:  # data decides")
     assert found.stopped.startswith(f"stopped at test_rehearsal.py:{line}  if out.sum() > 0:")
-    assert "bool looks at data" in found.stopped
+    assert "bool reads values" in found.stopped
     assert "data='real'" in found.stopped
     assert "Traceback" not in str(found)
 
@@ -438,7 +438,7 @@ def test_the_peak_by_part():
     weight = 1024 * 1024 * 4
     assert found.peak["parameters"] == found.peak["gradients"] == found.peak["optimizer"] == weight
     assert found.peak_bytes == sum(found.peak.values())
-    assert "peak memory on cuda:0" in str(found)
+    assert "Peak memory on cuda:0" in str(found)
 
 
 def test_the_peak_is_that_of_a_later_step():

@@ -177,9 +177,9 @@ def test_weights_without_bytes_are_no_obstacle():
     assert tm.rehearse(forward, nn.Linear(4, 1, device="meta"), X).ok
 
 
-# ---------------------------------------------------------------- a device that was decided too early
+# ---------------------------------------------------------------- a device that is remembered
 
-DEVICE = torch.device("cpu")  # as `"cuda" if torch.cuda.is_available() else "cpu"` says where there is no GPU
+DEVICE = torch.device("cpu")  # on purpose: no statement asks for a GPU
 
 
 def decided(model, batch):
@@ -187,15 +187,13 @@ def decided(model, batch):
     model.weight @ x  # with the batch
 
 
-def test_a_batch_that_was_sent_to_a_device_of_yesterday():
+def test_a_batch_that_was_sent_to_a_remembered_cpu():
     (finding,) = tm.rehearse(decided, nn.Linear(4, 1), X.T).findings
-    assert (finding.line, finding.kind) == (line_of("model.weight @ x  # with the batch"), "input")
+    assert (finding.line, finding.kind) == (line_of("model.weight @ x  # with the batch"), "stale-device")
     where = f"test_rehearsal_given.py:{line_of('batch.to(DEVICE)  # decided at import')}"
-    assert finding.why == (
-        f"mm with a tensor on cpu: tensor is on cpu; {where} sends it to cpu: "
-        "a device that was decided where there is no GPU is the CPU"
-    )
-    assert finding.remedy.startswith("decide the device inside the step, or take the model's: next(")
+    why = f"mm with a tensor on cpu: batch is on cpu; {where} sends it to cpu, the device that it remembers ({where})"
+    assert finding.why == why
+    assert finding.remedy == "take the device of a parameter: next(model.parameters()).device"
 
 
 @pytest.mark.parametrize(
@@ -205,11 +203,11 @@ def test_a_batch_that_was_sent_to_a_device_of_yesterday():
         lambda: torch.ones(4, 3).cuda().to(DEVICE),
     ],
 )
-def test_a_tensor_that_was_put_on_a_device_of_yesterday(made):
+def test_a_tensor_that_was_put_on_a_remembered_cpu(made):
     (finding,) = tm.rehearse(lambda model: model.weight @ made(), nn.Linear(4, 1)).findings
     assert finding.kind == "stale-device"
-    assert "it was put on cpu: a device that was decided where there is no GPU is the CPU" in finding.why
-    assert finding.remedy.startswith("decide the device inside the step")
+    assert "it was put on cpu, the device that this line remembers" in finding.why
+    assert finding.remedy == "take the device of a parameter: next(model.parameters()).device"
 
 
 def test_a_device_that_is_decided_inside_the_step_is_right():
@@ -225,7 +223,7 @@ def test_what_was_sent_to_the_cpu_by_name_is_what_it_was():
         model(x.to("cpu").cpu())
 
     (finding,) = tm.rehearse(step, nn.Linear(4, 1), X).findings
-    assert (finding.kind, finding.remedy) == ("input", "X = X.to(device), before it is used")
+    assert (finding.kind, finding.remedy) == ("input", 'x = x.to("cuda")')
 
 
 def test_what_was_sent_to_where_another_tensor_is_is_what_it_was():
@@ -233,7 +231,7 @@ def test_what_was_sent_to_where_another_tensor_is_is_what_it_was():
         model(x.to(y.device).type_as(y).to(y))
 
     (finding,) = tm.rehearse(step, nn.Linear(4, 1), X, torch.ones(2)).findings
-    assert (finding.kind, finding.remedy) == ("input", "X = X.to(device), before it is used")
+    assert (finding.kind, finding.remedy) == ("input", 'x = x.to("cuda")')
 
 
 # ---------------------------------------------------------------- loaders
@@ -356,7 +354,7 @@ def test_where_a_transform_begins_the_rehearsal_stops_and_says_so(transform):
     assert found.findings == ()
     _, why, remedy = found.stopped.splitlines()
     assert why.strip() == "torch.func's transforms wrap tensors, and a rehearsal does not see what is inside"
-    assert remedy.strip() == "fix: leave it out of the rehearsal"
+    assert remedy.strip() == "Fix: leave it out of the rehearsal"
 
 
 @pytest.mark.parametrize("make", [torch.export.export, torch.jit.trace], ids=["export", "trace"])

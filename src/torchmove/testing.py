@@ -1,4 +1,4 @@
-"""For tests: of states that torchmove shall move, and of torchmove itself."""
+"""For tests of states that torchmove moves, and of torchmove itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torchmove import _move
 from torchmove._names import names_of
 from torchmove._records import Receipt
-from torchmove.rehearsal.run import Data, MovedBy, rehearse_named
+from torchmove.rehearsal.run import Data, MovedBy, Options, rehearse_named
 
 
 def assert_movable(
@@ -19,9 +19,12 @@ def assert_movable(
     *objects: Any,
     to: str | torch.device = "cuda",
     moved_by: MovedBy = "torchmove",
-    data: Data = "shapes",
+    data: Data = "auto",
+    state: tuple[Any, ...] | list[Any] = (),
+    strict_devices: bool = False,
+    confirm_errors: bool = False,
 ) -> None:
-    """That a step would run on a device that need not be there.
+    """Assert that a step would run on a device that need not be there.
 
     Args:
         step: as for `tm.rehearse`.
@@ -29,9 +32,12 @@ def assert_movable(
         to: as for `tm.rehearse`.
         moved_by: as for `tm.rehearse`.
         data: as for `tm.rehearse`.
+        state: as for `tm.rehearse`.
+        strict_devices: as for `tm.rehearse`.
+        confirm_errors: as for `tm.rehearse`.
 
     Raises:
-        AssertionError: it would not. It says what `tm.rehearse` has found.
+        AssertionError: it would not, or the rehearsal did not reach the end of the step. It says what was found.
 
     Examples:
         >>> import torch
@@ -41,7 +47,8 @@ def assert_movable(
         ...     model(batch.to("cuda")).sum().backward()
         >>> assert_movable(step, model, torch.ones(3, 2))
     """
-    found = rehearse_named(step, objects, names_of(objects, sys._getframe().f_back), to, moved_by, data)
+    options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
+    found = rehearse_named(step, objects, names_of(objects, sys._getframe().f_back), options)
     if not found.ok:
         raise AssertionError(str(found))
 

@@ -27,10 +27,11 @@ For example:
 
 \b
 Exit codes:
-  0  fine
-  1  findings: there is something to mend
+  0  no problem found
+  1  problems found
   2  refused: cannot be done, with the reason and the remedy
   3  an error
+  4  incomplete: a rehearsal did not reach the end of its step
   130  Ctrl-C
 """
 

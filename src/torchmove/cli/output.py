@@ -19,7 +19,7 @@ from torchmove.cli.pages import Page
 if TYPE_CHECKING:
     from torchmove.report import Reported
 
-FINE, FINDINGS, REFUSED, ERROR, INTERRUPTED, UNHEARD = 0, 1, 2, 3, 130, 141
+FINE, FINDINGS, REFUSED, ERROR, INCOMPLETE, INTERRUPTED, UNHEARD = 0, 1, 2, 3, 4, 130, 141
 
 _JSON = "torchmove.json"
 _STDOUT = "-"

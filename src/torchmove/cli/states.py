@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from torchmove.cli.output import FINDINGS, FINE, REFUSED, Answer, devices_like, reporting
+from torchmove.cli.output import FINDINGS, FINE, INCOMPLETE, REFUSED, Answer, devices_like, reporting
 from torchmove.cli.targets import Target, several, target
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -74,29 +73,46 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
 )
 @click.option(
     "--data",
-    type=click.Choice(["shapes", "real"]),
-    default="shapes",
+    type=click.Choice(["auto", "shapes", "real"]),
+    default="auto",
     show_default=True,
-    help="Tensors without bytes, or with their values, for a step that looks at them.",
+    help="Compute with shapes alone or with real values; auto: real values where they fit into memory.",
 )
+@click.option(
+    "--state", multiple=True, metavar="NAME", help="An object that the step gets and that is moved. Repeatable."
+)
+@click.option("--strict-devices", is_flag=True, help="Report a device that was decided where there is no GPU.")
+@click.option("--confirm-errors", is_flag=True, help="If the step ends in an error, try it without the simulation.")
 @reporting
 @click.pass_context
-def rehearse(ctx: click.Context, target: Target, to: str, moved_by: Any, data: Any, answer: Answer) -> None:
-    """Would this training step run there? Needs no device. Ends with 1 if some line would fail.
+def rehearse(
+    ctx: click.Context,
+    target: Target,
+    to: str,
+    moved_by: Any,
+    data: Any,
+    state: tuple[str, ...],
+    strict_devices: bool,
+    confirm_errors: bool,
+    answer: Answer,
+) -> None:
+    """Run a training step on a simulated device. Ends with 1 if a line would fail, with 4 if the run is incomplete.
 
     TARGET is file.py:function or package.module:function; the function returns the step, which is a function, and
     what it is called with: `return train_step, model, optimizer, batch`.
     """
     answer.check(target.files())
     made = target.made()
-    from torchmove.rehearsal.run import rehearse_named
+    from torchmove.rehearsal.run import Options, rehearse_named
 
     step, *objects = made.values() if isinstance(made, dict) else several(made)
     _check(target, step, objects, to)
-    known = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
-    rehearsed = rehearse_named(step, tuple(objects), known, to, moved_by, data)
+    named = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
+    options = Options(to, moved_by, data, _states(target, named, state), strict_devices, confirm_errors)
+    rehearsed = rehearse_named(step, tuple(objects), named, options)
     answer.tell(rehearsed, target.files())
-    ctx.exit(FINE if rehearsed.ok else FINDINGS)
+    endings = {"finished": FINE if rehearsed.ok else FINDINGS, "refused": REFUSED}
+    ctx.exit(endings.get(rehearsed.ending, INCOMPLETE))
 
 
 def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
@@ -117,14 +133,17 @@ def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
 def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
     """The objects under the names that the step has for them."""
     from torchmove._names import names_of
+    from torchmove.rehearsal.run import parameters_of
 
-    try:
-        names = [*inspect.signature(step).parameters.values()]
-    except (TypeError, ValueError):
-        return names_of(objects, None)
-    places = [each.name for each in names if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    known = dict(zip(places, objects, strict=False))
+    known = parameters_of(step, tuple(objects))
     return known | names_of([each for each in objects if not any(each is one for one in known.values())], None)
+
+
+def _states(target: Target, named: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+    unknown = [name for name in names if name not in named]
+    if unknown:
+        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no such object, but {', '.join(named)}")
+    return tuple(named[name] for name in names)
 
 
 COMMANDS = (survey, plan, rehearse)

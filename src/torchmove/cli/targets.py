@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
@@ -46,14 +48,21 @@ class Target(NamedTuple):
         """What the factory returns."""
         keep_answers_apart()
         sys.argv = [self.where]  # the command's own arguments are none of the program's
+        folders = {self.folder.resolve(), *(file.resolve().parent for file in self.files())}
         try:
-            made = self._function()()
+            function = self._function()
         except (click.ClickException, KeyboardInterrupt):
             raise
         except BaseException as error:
             if "relative import with no known parent" in str(error):
                 raise click.UsageError(f"{self.where} belongs to a package: {_as_module(self)}") from None
-            raise NotMade(f"{self.spec} raised {described(error)}") from error
+            raise NotMade(f"cannot import {self.where}: {described(error)}{_place_of(error, folders)}") from error
+        try:
+            made = function()
+        except (click.ClickException, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise NotMade(f"{self.spec} raised {described(error)}{_place_of(error, folders)}") from error
         if made is None:
             raise click.UsageError(f"{self.spec} {_NOTHING}")
         if inspect.iscoroutine(made):
@@ -125,6 +134,16 @@ def _file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _place_of(error: BaseException, folders: set[Path]) -> str:
+    """The innermost line on the way to an error that is in one of these folders."""
+    lines = [
+        f"{os.path.relpath(frame.filename)}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename and folders & {*Path(frame.filename).resolve().parents}
+    ]
+    return f" (at {lines[-1]})" if lines else ""
 
 
 def _is_model(each: Any) -> bool:

@@ -6,7 +6,8 @@ is mostly what a step looks at. What comes of known and unknown together is unkn
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,23 +15,154 @@ from torch import Tensor
 from torchmove.rehearsal.arguments import leaves, mapped
 
 MOST_BYTES = 16 << 20
+_SMALL = 8  # sizes up to this are kept by a probe; others become the next numbers after it
+_FLOATING = ("Half", "BFloat16", "Float8", "ComplexHalf")
+# What torch says of dtypes. That a kernel of the CPU lacks a floating dtype says nothing of the device's.
+_OF_DTYPES = re.compile(
+    r"dtype|scalar type|not implemented for|data type|can't be cast|expected .*(Long|Float|Bool|Int)"
+)
+
+
+class Shape(NamedTuple):
+    """What a tensor without bytes shows."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def made(self) -> Tensor:
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device="meta")
+
+    @property
+    def nbytes(self) -> int:
+        spread = sum((size - 1) * stride for size, stride in zip(self.size, self.stride, strict=True))
+        return (spread + 1) * self.dtype.itemsize if 0 not in self.size else 0
+
+
+Shapes = Shape | tuple["Shapes", ...] | None
 
 
 def is_known(behind: Tensor) -> bool:
-    return behind.device.type != "meta"
+    return not behind.is_meta
 
 
 def as_shape(behind: Tensor) -> Tensor:
     return torch.empty_strided(behind.size(), behind.stride(), dtype=behind.dtype, device="meta")
 
 
-def fits(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Are the results of an operation small enough to be computed? Its shapes tell, if it has any before it is done."""
-    shapes, named = mapped(lambda each: as_shape(each) if isinstance(each, Tensor) else each, (args, kwargs))
-    if named.get("device") is not None:
-        named = {**named, "device": "meta"}
+class Inference:
+    """The shapes that operations result in, or the refusal; each question is asked of torch once.
+
+    torch's shape functions leave some dtypes unchecked that its kernels refuse. So the first time that an operation
+    comes with a combination of dtypes, a kernel is tried on small tensors of zeros.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Shapes] = {}
+        self._refused: dict[Any, str] = {}
+
+    def shapes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Shapes:
+        """Of the results of an operation that is pure or only writes. Raises what torch raises."""
+        key = _key(func, args, kwargs)
+        if key is not None and key in self._known:
+            return self._known[key]
+        self.check_dtypes(func, args, kwargs)
+        shapes, named = mapped(without_bytes, (args, kwargs))
+        if named.get("device") is not None:
+            named = {**named, "device": "meta"}
+        if named.get("generator") is not None:
+            named = {**named, "generator": None}
+        found = _shapes_of(func(*shapes, **named))
+        if key is not None:
+            self._known[key] = found
+        return found
+
+    def check_dtypes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Raises what a kernel raises that is given these dtypes."""
+        given = [each for each in leaves((args, kwargs)) if isinstance(each, Tensor)]
+        dtypes = [each.dtype for each in given]
+        if not dtypes or (len({*dtypes}) == 1 and dtypes[0].is_floating_point) or _is_internal(func):
+            return
+        key = (func, *((each.dtype, each.dim()) for each in given))
+        if key not in self._refused:
+            self._refused[key] = _refusal(func, args, kwargs)
+        if self._refused[key]:
+            raise RuntimeError(self._refused[key])
+
+
+def made(shapes: Shapes) -> Any:
+    """Tensors without bytes, of these shapes."""
+    if isinstance(shapes, Shape):
+        return shapes.made()
+    return None if shapes is None else tuple(map(made, shapes))
+
+
+def nbytes_of(shapes: Shapes) -> int:
+    if isinstance(shapes, Shape):
+        return shapes.nbytes
+    return sum(map(nbytes_of, shapes or ()))
+
+
+def _shapes_of(results: Any) -> Shapes:
+    if isinstance(results, Tensor):
+        return Shape(results.size(), results.stride(), results.dtype)
+    return tuple(map(_shapes_of, results)) if isinstance(results, (tuple, list)) else None
+
+
+def without_bytes(each: Any) -> Any:
+    return as_shape(each) if isinstance(each, Tensor) and not each.is_meta else each
+
+
+def _key(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """None: something cannot be told apart by what it is equal to."""
     try:
-        results = leaves(func(*shapes, **named))
-    except (NotImplementedError, RuntimeError):
-        return True
-    return sum(each.untyped_storage().nbytes() for each in results if isinstance(each, Tensor)) <= MOST_BYTES
+        key = (func, _described(args), *((name, _described((value,))) for name, value in kwargs.items()))
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _described(args: Any) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for each in args:
+        if isinstance(each, Tensor):
+            found.append((each.size(), each.stride(), each.dtype))
+        elif isinstance(each, (list, tuple)):
+            found.append(_described(each))
+        else:
+            found += [type(each), each]  # 1, 1.0 and True are equal
+    return tuple(found)
+
+
+def _is_internal(func: Any) -> bool:
+    """Kernels that trust what other kernels hand to them: a probe of zeros might crash them."""
+    name = func.overloadpacket.__name__
+    return "backward" in name or "mkldnn" in name or "unpool" in name or name in _TRUSTING
+
+
+_TRUSTING = {"_embedding_bag", "_embedding_bag_forward_only", "_pack_padded_sequence", "_ctc_loss", "set_", "resize_"}
+
+
+def _refusal(func: Any, args: Any, kwargs: dict[str, Any]) -> str:
+    """What a kernel says to small zeros of these dtypes, if it is about dtypes."""
+    numbers: dict[int, int] = {}
+
+    def small(size: int) -> int:
+        return size if size <= _SMALL else numbers.setdefault(size, _SMALL + 1 + len(numbers))
+
+    def probe(each: Any) -> Any:
+        if isinstance(each, Tensor):
+            return torch.zeros([small(size) for size in each.size()], dtype=each.dtype)
+        if isinstance(each, torch.device):
+            return torch.device("cpu")
+        return small(each) if type(each) is int else each
+
+    try:
+        probed, named = mapped(probe, (args, kwargs))
+        func(*probed, **named)
+    except (RuntimeError, IndexError, TypeError, NotImplementedError) as error:
+        said = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        lacks_floating = "not implemented for" in said and any(name in said for name in _FLOATING)
+        return said if _OF_DTYPES.search(said) and not lacks_floating else ""
+    return ""

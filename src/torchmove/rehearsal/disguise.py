@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -13,10 +13,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from torchmove.rehearsal.arguments import leaves, mapped
-from torchmove.rehearsal.devices import asked_for, sent_in_vain
-from torchmove.rehearsal.provenance import Provenance, factory, users_line
-from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
-from torchmove.rehearsal.standin import CPU, StandIn
+from torchmove.rehearsal.guesses import Guess
+from torchmove.rehearsal.origins import asked_for, factory, sent_in_vain
+from torchmove.rehearsal.provenance import Origin, called_from, users_line
+from torchmove.rehearsal.stage import CannotGoOn, Made, Stage, off_stage
+from torchmove.rehearsal.standin import CPU, Sent, StandIn, place_of
 
 
 class Call(NamedTuple):
@@ -30,51 +31,62 @@ class Call(NamedTuple):
         return self.func(*self.args, **({**self.kwargs, "device": CPU} if given else self.kwargs))
 
 
+class _Making:
+    """Where tensors come to be that a call makes from nothing, and their origin: found when the first one is made."""
+
+    __slots__ = ("before", "call", "disguise", "found")
+
+    def __init__(self, disguise: Disguise, call: Call) -> None:
+        self.disguise, self.call, self.before = disguise, call, disguise.stage.now.making
+        self.found: Made | None = None
+
+    def __call__(self) -> Made:
+        if self.found is None:
+            self.found = self.disguise.made_by(self.call) or (self.before() if self.before else Made(CPU, None))
+        return self.found
+
+
 class Disguise(TorchFunctionMode):
     def __init__(self, stage: Stage) -> None:
         super().__init__()
         self.stage = stage
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self.stage.goes_on():
+        stage = self.stage
+        if not stage.goes_on():
             return func(*args, **(kwargs or {}))
-        with self.at_work(True):
-            call = Call(func, *mapped(self.stage.admit, (args, kwargs or {})))
+        if _has_outsiders(args) or (kwargs and _has_outsiders(kwargs.values())):
+            args, kwargs = mapped(stage.admit, (args, kwargs or {}))
+        call = Call(func, args, kwargs or {})
+        now = stage.now
+        before, now.making = now.making, _Making(self, call)
+        try:
             act = _ACTS.get(func)
             if act is not None:
                 return act(self, call)
-            with self.making(call):
-                return self.stage.adopt(call.done()) if func in _CONSTRUCTORS else call.done()
-
-    @contextmanager
-    def at_work(self, now: bool) -> Iterator[None]:
-        before, self.stage.now.disguised = self.stage.now.disguised, now
-        try:
-            yield
+            if func in _CONSTRUCTORS:
+                return stage.adopt(call.done())
+            return call.done() if kwargs else func(*args)
         finally:
-            self.stage.now.disguised = before
+            now.making = before
 
-    @contextmanager
-    def making(self, call: Call) -> Iterator[None]:
-        """Where tensors come to be that this call makes from nothing."""
-        now, before = self.stage.now, (self.stage.now.made_on, self.stage.now.made_by)
+    def made_by(self, call: Call) -> Made | None:
         device = call.kwargs.get("device")
-        places = [each._place for each in leaves(call[1:]) if isinstance(each, StandIn)]
         if device is not None:
-            now.made_on, now.made_by = self.place(device), self.asked_for(device)
-        elif call.func in _CONSTRUCTORS:
-            now.made_on, now.made_by = self.default_place(), factory(_name(call.func), users_line())
-        elif places:
-            now.made_on, now.made_by = next((place for place in places if place != CPU), CPU), None
-        try:
-            yield
-        finally:
-            now.made_on, now.made_by = before
+            place = self.place(device)
+            return Made(place, None if place is self.stage.home else self.asked_for(device))
+        places = [each._place for each in leaves(call[1:]) if isinstance(each, StandIn)]
+        if call.func in _CONSTRUCTORS and not (places and _name(call.func).startswith("sparse")):
+            place = self.default_place()
+            return Made(
+                place, None if place is self.stage.home else factory(self.stage, _name(call.func), users_line())
+            )
+        return Made(next((place for place in places if place is not CPU), CPU), None) if places else None
 
-    def asked_for(self, device: Any) -> Provenance:
+    def asked_for(self, device: Any) -> Origin:
         """Of a tensor that was to be on this very device."""
-        _, came_from = self.stage.cpus.get(id(device), (None, None))
-        return came_from or asked_for(self.place(device), users_line())
+        _, origin = self.stage.cpus.get(id(device), (None, None))
+        return origin or asked_for(self.place(device), users_line())
 
     def default_place(self) -> torch.device:
         """Where `torch.set_default_device` says; torch itself would make a tensor there to tell."""
@@ -82,8 +94,9 @@ class Disguise(TorchFunctionMode):
         return CPU if context is None else self.place(context.device)
 
     def place(self, device: Any) -> torch.device:
-        found = torch.device(self.stage.home.type, device) if isinstance(device, int) else torch.device(device)
-        return CPU if found.type == "cpu" else torch.device(found.type, found.index or 0)
+        if isinstance(device, torch.device):
+            return place_of(device)
+        return place_of(torch.device(self.stage.home.type, device) if isinstance(device, int) else torch.device(device))
 
     # ------------------------------------------------------------ from one device to another
 
@@ -94,7 +107,8 @@ class Disguise(TorchFunctionMode):
         if rest and isinstance(rest[0], Tensor):
             other = rest[0]
         if other is not None:
-            return self.send(tensor, other.device, other.dtype, copy=copy)
+            device = other.device
+            return self.send(tensor, device, other.dtype, copy=copy, asked=device)
         if rest and type(rest[0]) is int:
             rest[0] = self.place(rest[0])
         device, dtype, _, memory_format = torch._C._nn._parse_to(*rest, **kwargs)
@@ -108,22 +122,63 @@ class Disguise(TorchFunctionMode):
 
     def type_as(self, call: Call) -> Tensor:
         tensor, other = call.args
-        return self.send(tensor, other.device, other.dtype)
+        device = other.device
+        return self.send(tensor, device, other.dtype, asked=device)
 
-    def backward(self, call: Call) -> None:
-        """Hooks run in it, and they are the user's code."""
-        tensor, *rest = call.args
-        options = {**dict(zip(_BACKWARD, rest, strict=False)), **call.kwargs}
-        gradient, inputs = options.pop("gradient", None), options.pop("inputs", None)
-        with self.making(call), self.at_work(False):
-            torch.autograd.backward(tensor, gradient, inputs=inputs, **options)
+    def type(self, call: Call) -> Any:
+        """A type's name has a device in it: torch.cuda.FloatTensor."""
+        tensor = call.args[0]
+        kind = call.args[1] if len(call.args) > 1 else call.kwargs.get("dtype")
+        if kind is None:
+            name = str(call.func(tensor))
+            return name.replace("torch.", f"torch.{tensor._place.type}.") if tensor._place is not CPU else name
+        dtype, place = getattr(kind, "dtype", None), CPU
+        if isinstance(kind, torch.dtype):
+            return self.send(tensor, None, kind)
+        if hasattr(kind, "simulated_on"):
+            place = kind.simulated_on
+        elif isinstance(kind, str):
+            module, _, name = kind.rpartition(".")
+            dtype = getattr(torch, name).dtype
+            place = CPU if module == "torch" else self.place(module.removeprefix("torch."))
+        return self.send(tensor, place, dtype)
+
+    def as_tensor(self, call: Call) -> Any:
+        """A tensor stays what it is, where no other device or dtype is asked for."""
+        data = call.args[0] if call.args else call.kwargs.get("data", call.kwargs.get("obj"))
+        if not isinstance(data, StandIn):
+            return self.of_values(call)
+        device = call.kwargs.get("device", call.args[2] if len(call.args) > 2 else None)
+        dtype = call.kwargs.get("dtype", call.args[1] if len(call.args) > 1 else None)
+        place = None if device is None else self.place(device)
+        return self.send(data, place, dtype, copy=bool(call.kwargs.get("copy")), asked=device)
+
+    def of_values(self, call: Call) -> Any:
+        """torch.tensor([a, b]) reads the values of a and b, one by one."""
+        inside = [each for each in leaves(call.args[:1]) if isinstance(each, StandIn)]
+        if not inside or isinstance(call.args[0], StandIn):
+            return self.stage.adopt(call.done())
+        for each in inside:
+            if each._place is not CPU:
+                self.stage.note(
+                    f"torch.{_name(call.func)} of tensors waits for the device and brings their values to the CPU"
+                )
+        if not all(map(self.stage.knows, inside)):
+            raise CannotGoOn(f"torch.{_name(call.func)} reads the values of tensors")
+        with off_stage():
+            values = mapped(lambda each: each._behind.tolist() if isinstance(each, StandIn) else each, call.args[0])
+        dtype = call.kwargs.get("dtype")
+        if dtype is None:
+            with off_stage():
+                dtype = torch.tensor(mapped(_example, call.args[0]), device=CPU).dtype
+        return self.stage.adopt(Call(call.func, (values, *call.args[1:]), {**call.kwargs, "dtype": dtype}).done())
 
     def cpu(self, call: Call) -> Tensor:
         return self.send(call.args[0], CPU)
 
     def send(
         self,
-        tensor: StandIn,
+        tensor: Tensor,
         place: torch.device | None,
         dtype: torch.dtype | None = None,
         *,
@@ -131,40 +186,49 @@ class Disguise(TorchFunctionMode):
         memory_format: torch.memory_format | None = None,
         asked: torch.device | None = None,
     ) -> Tensor:
+        place = None if place is None else place_of(place)
+        if type(tensor) is not StandIn:
+            return self.stage.send_itself(tensor, place, dtype, copy)
         explicit, place, dtype = place, place or tensor._place, dtype or tensor.dtype
-        if place == tensor._place:
+        if place is tensor._place:
             options: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
-            with self.making(Call(Tensor.to, (tensor,), {})):
-                stayed: StandIn = Tensor.to(tensor, dtype, copy=copy, **options)  # type: ignore[assignment]
-            if explicit and place == CPU and id(asked or explicit) not in self.stage.cpus:
-                stayed._provenance = sent_in_vain(stayed._provenance, users_line())
+            stayed: StandIn = Tensor.to(tensor, dtype, copy=copy, **options)  # type: ignore[assignment]
+            if explicit and place is CPU and id(asked or explicit) not in self.stage.cpus:
+                stayed._origin = sent_in_vain(stayed._origin, users_line())
             return stayed
-        provenance = None if place == self.stage.home else self.asked_for(asked or place)
-        sent: StandIn = _Send.apply(tensor, place, dtype, provenance)  # type: ignore[no-untyped-call]
-        tensor._sent, sent._fetched = weakref.ref(sent), place == CPU
+        origin = None if place is self.stage.home else self.asked_for(asked or place)
+        sent: StandIn = _Send.apply(tensor, place, dtype, origin)  # type: ignore[no-untyped-call]
+        tensor._sent = sent._result_of_sending = Sent(sent)
+        sent._fetched = place is CPU
         return sent
 
     # ------------------------------------------------------------ looking at data
 
     def look(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
-        if tensor._place != CPU:
+        _used(tensor)
+        if tensor._place is not CPU:
             self.stage.note(f"{_name(call.func)} waits for the device and brings a value to the CPU")
         if self.stage.knows(tensor):
             return self.with_bytes(call)
         if tensor.dtype.is_floating_point and call.func in (Tensor.item, Tensor.__float__):
-            return 0.0  # to be printed, summed up or found finite
-        raise CannotGoOn(f"{_name(call.func)} looks at data")
+            line = users_line()
+            self.stage.guessed.setdefault(line, line.text)
+            return Guess() if call.func is Tensor.item else 1.0
+        if call.func is Tensor.__bool__ and called_from("torch/distributions/"):
+            return True  # the arguments of a distribution, which it validates
+        raise CannotGoOn(f"{_name(call.func)} reads values")
 
     def numpy(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
-        if tensor._place != CPU:
+        _used(tensor)
+        if tensor._place is not CPU:
             self.stage.find(users_line(), "numpy", "numpy cannot read the memory of a device", "x.cpu().numpy()")
         elif tensor._fetched:
             self.stage.note("numpy waits until the bytes have come from the device")
         if self.stage.knows(tensor):
             return self.with_bytes(call)
-        raise CannotGoOn("numpy looks at data")
+        raise CannotGoOn("numpy reads values")
 
     def format(self, call: Call) -> Any:
         text = repr(call.args[0])
@@ -179,7 +243,7 @@ class Disguise(TorchFunctionMode):
     def set_data(self, call: Call) -> None:
         tensor, value = call.args
         call.done()
-        tensor._behind, tensor._place, tensor._provenance = value._behind, value._place, value._provenance
+        tensor._behind, tensor._place, tensor._origin = value._behind, value._place, value._origin
         tensor._sent = None  # what came of sending it was not thrown away
         if tensor._part:
             self.stage.meter.mark(tensor._behind, tensor._part)
@@ -189,22 +253,54 @@ class Disguise(TorchFunctionMode):
         first, second, *rest = call.args
         if isinstance(second, StandIn) and second.dtype == torch.int64:
             if not self.stage.knows(second):
-                raise CannotGoOn("a packed sequence has its lengths as data")
+                raise CannotGoOn("a packed sequence has its lengths as values")
             call = call._replace(args=(first, second._behind, *rest))
-        with self.making(call):
-            return call.done()
+        done = call.done()
+        if call.func is torch._VF._pad_packed_sequence:
+            self.stage.admit(done[1])._place = CPU  # the lengths
+        return done
 
     def stay(self, call: Call) -> Any:
         return call.args[0]
 
+    def device_of(self, call: Call) -> Any:
+        """Of a tensor that is no stand-in: a sparse one, say."""
+        tensor = call.args[0]
+        return tensor.device if isinstance(tensor, StandIn) else self.stage.itself(tensor)._place
+
+    def nothing(self, call: Call) -> None:
+        pass
+
+
+@contextmanager
+def hooks_overridden(stage: Stage) -> Iterator[None]:
+    """Hooks that run in a backward pass are the user's code: torch leaves a mode out of the calls that it makes."""
+    run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if stage.over:
+            return run(*args, **kwargs)
+        now = stage.now
+        before = now.making, now.backward_on
+        places = [each._place for each in leaves(args[:1]) if isinstance(each, StandIn)]
+        now.making, now.backward_on = None, next((place for place in places if place is not CPU), CPU)
+        try:
+            with nullcontext() if before[0] is None else Disguise(stage):
+                return run(*args, **kwargs)
+        finally:
+            now.making, now.backward_on = before
+
+    with patch.object(torch.autograd, "_engine_run_backward", run_backward):
+        yield
+
 
 class _Send(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: StandIn, place: torch.device, dtype: torch.dtype, provenance: Any) -> Tensor:
+    def forward(ctx: Any, tensor: StandIn, place: torch.device, dtype: torch.dtype, origin: Any) -> Tensor:
         ctx.place, ctx.dtype = tensor._place, tensor.dtype
         with off_stage():
             sent = tensor._behind.to(dtype, copy=True)
-        return tensor._stage.wrap(sent, place, provenance)  # type: ignore[no-any-return]
+        return tensor._stage.wrap(sent, place, origin)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: StandIn) -> Any:
@@ -213,25 +309,56 @@ class _Send(torch.autograd.Function):
         return grad._stage.wrap(sent, ctx.place, None), None, None, None
 
 
+def _has_outsiders(given: Any) -> bool:
+    """Is there a tensor among these that is no stand-in?"""
+    for each in given:
+        kind = type(each)
+        if kind is StandIn or kind in _PLAIN:
+            continue
+        if kind is tuple or kind is list:
+            if _has_outsiders(each):
+                return True
+        elif kind is dict:
+            if _has_outsiders(each.values()):
+                return True
+        elif isinstance(each, Tensor):
+            return True
+    return False
+
+
+def _used(tensor: StandIn) -> None:
+    if tensor._result_of_sending is not None:
+        tensor._result_of_sending.used = True
+
+
+def _example(each: Any) -> Any:
+    return torch.ones(each.shape, dtype=each.dtype, device=CPU).tolist() if isinstance(each, StandIn) else each
+
+
 def _name(func: Any) -> str:
     return str(getattr(func, "__name__", func)).strip("_")
 
 
+_PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
 _CONSTRUCTORS = _device_constructors()
-_BACKWARD = ("gradient", "retain_graph", "create_graph", "inputs")  # in the order in which Tensor.backward takes them
 _ACTS: dict[Any, Callable[[Disguise, Call], Any]] = {
     Tensor.to: Disguise.to,
     Tensor.cuda: Disguise.cuda,
     Tensor.cpu: Disguise.cpu,
     Tensor.type_as: Disguise.type_as,
-    Tensor.backward: Disguise.backward,
+    Tensor.type: Disguise.type,
+    torch.as_tensor: Disguise.as_tensor,
+    torch.asarray: Disguise.as_tensor,
+    torch.tensor: Disguise.of_values,
     **dict.fromkeys([Tensor.item, Tensor.tolist, Tensor.__bool__], Disguise.look),
     **dict.fromkeys([Tensor.__float__, Tensor.__int__, Tensor.__index__], Disguise.look),
     Tensor.numpy: Disguise.numpy,
     Tensor.__array__: Disguise.numpy,
     Tensor.__format__: Disguise.format,
     Tensor.data.__set__: Disguise.set_data,  # type: ignore[attr-defined]
+    Tensor.device.__get__: Disguise.device_of,
     Tensor.pin_memory: Disguise.stay,
+    Tensor.record_stream: Disguise.nothing,
     **dict.fromkeys([torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu], Disguise.over_packed),
     torch._VF._pad_packed_sequence: Disguise.over_packed,
 }

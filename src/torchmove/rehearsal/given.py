@@ -2,39 +2,94 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import types
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from torchmove._records import Child
 from torchmove._stored import ATOMS
 from torchmove.readers import reader_for
 
 _CONTAINERS = (Mapping, list, tuple, set, frozenset, deque)
+_STATES = (nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, nn.Parameter)
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, type)
 
 
-def is_data(given: Any) -> bool:
-    """A tensor; a container or a dataclass that holds no module and no optimizer."""
-    if isinstance(given, (nn.Module, Optimizer)):
+class Given:
+    """Which of the objects are states, by their names.
+
+    An object is a state if it is a function, if it holds a module, an optimizer, a parameter, a gradient scaler or an
+    average of weights (tensors under the names of a module's parameters), or if the caller says so. Else it is data.
+
+    Attributes:
+        states: the objects that are moved, by name.
+        assumed: what was assumed of objects that are neither tensors nor containers of them.
+    """
+
+    def __init__(self, named: Mapping[str, Any], said: tuple[Any, ...]) -> None:
+        names = {name for each in named.values() for name in _parameter_names(each)}
+        self.states: dict[str, Any] = {}
+        self.assumed: list[str] = []
+        for name, each in named.items():
+            if any(each is one for one in said) or not _is_data(each, names):
+                self.states[name] = each
+            elif not isinstance(each, (Tensor, *_CONTAINERS)) and type(each) not in ATOMS and _has_tensors(each):
+                kind = type(each).__name__
+                self.assumed.append(
+                    f"{name} (a {kind} without parameters) is taken for data, which stays on the CPU until the step "
+                    f"moves it; state=[{name}] takes it for a part of the state"
+                )
+
+
+def _is_data(given: Any, names: set[str]) -> bool:
+    return not isinstance(given, _FUNCTIONS) and not any(
+        isinstance(each, _STATES) or _is_average(each, names) for each in _inside(given, (*_STATES, Tensor))
+    )
+
+
+def _is_average(each: Any, names: set[str]) -> bool:
+    """A dict of tensors under the names of parameters."""
+    if not isinstance(each, dict) or not each or not names:
         return False
-    is_container = isinstance(given, _CONTAINERS) or dataclasses.is_dataclass(given)
-    return isinstance(given, Tensor) or (is_container and next(trained_in(given), None) is None)
+    return all(isinstance(key, str) and key in names and isinstance(each[key], Tensor) for key in each)
+
+
+def _has_tensors(given: Any) -> bool:
+    return any(isinstance(each, Tensor) for each in _inside(given, (Tensor, *_STATES)))
+
+
+def _parameter_names(given: Any) -> Iterator[str]:
+    for each in trained_in(given):
+        if isinstance(each, nn.Module):
+            yield from (name for name, _ in each.named_parameters())
 
 
 def trained_in(given: Any) -> Iterator[nn.Module | Optimizer]:
     """The modules and optimizers that somebody holds, each once; what is inside of those is theirs."""
+    return (each for each in _inside(given, (nn.Module, Optimizer)) if isinstance(each, (nn.Module, Optimizer)))
+
+
+def _inside(given: Any, closed: tuple[type, ...]) -> Iterator[Any]:
+    """An object and all that it holds, each once; what is inside of objects of the `closed` kinds is theirs."""
     todo, seen = [given], {}
     while todo:
         each = todo.pop()
-        if type(each) in ATOMS or isinstance(each, Tensor) or id(each) in seen:
+        if type(each) in ATOMS or id(each) in seen:
             continue
         seen[id(each)] = each  # held: its id is its own
-        if isinstance(each, (nn.Module, Optimizer)):
-            yield each
-        else:
+        yield each
+        if not isinstance(each, closed) and not isinstance(each, Tensor):
             inside = reader_for(type(each))(each)
             todo += reversed([child.value for child in inside if isinstance(child, Child)])
+
+
+def held(objects: Any, kind: type) -> list[Any]:
+    """All objects of a kind that these hold, each once."""
+    return [each for each in _inside([*objects], (nn.Module, Optimizer, Tensor)) if isinstance(each, kind)]

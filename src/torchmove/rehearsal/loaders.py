@@ -16,11 +16,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from torchmove.rehearsal.provenance import Provenance
+from torchmove.rehearsal.origins import delivered as delivered_by_loader
 from torchmove.rehearsal.stage import Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn
-
-_DELIVERED = Provenance("input", "the loader delivers it on cpu", "x = x.to(device), before it is used")
 
 
 @contextmanager
@@ -35,12 +33,12 @@ def delivered(stage: Stage) -> Iterator[None]:
         return begin(loader)
 
     def in_child(*args: Any, **kwargs: Any) -> Any:
-        stage.over, stage.now.task = True, None
+        stage.over, stage.now.task, stage.now.making = True, None, None
         stage.one_at_a_time = threading.RLock()  # a thread that is not here may have held the other
         return bootstrap(*args, **kwargs)
 
     def deliver(loading: Any) -> Any:
-        return pytree.tree_map_only(Tensor, lambda each: _delivered(stage, each), following(loading))
+        return pytree.tree_map(lambda each: _delivered(stage, each), following(loading))
 
     with ExitStack() as patches:
         for holder, name, value in [
@@ -58,10 +56,20 @@ def delivered(stage: Stage) -> Iterator[None]:
                 loader._iterator = None  # the last who holds it: it ends them
 
 
-def _delivered(stage: Stage, tensor: Tensor) -> Tensor:
+def _delivered(stage: Stage, each: Any) -> Any:
+    if isinstance(each, Tensor):
+        return _delivered_tensor(stage, each)
+    inside: Any = getattr(each, "__dict__", None)  # a batch of the user's own class
+    for name, value in list(inside.items()) if type(inside) is dict and not callable(each) else ():
+        if isinstance(value, Tensor):
+            inside[name] = _delivered_tensor(stage, value)
+    return each
+
+
+def _delivered_tensor(stage: Stage, tensor: Tensor) -> Tensor:
     standin = tensor if isinstance(tensor, StandIn) else stage.stand_in(tensor, CPU, None)
-    if standin._place == CPU:
-        standin._provenance = _DELIVERED
+    if standin._place is CPU:
+        standin._origin = delivered_by_loader(standin, stage.home)
     return standin
 
 

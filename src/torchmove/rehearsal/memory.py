@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
+from typing import Any
 
 from torch import Tensor
 
 _ROUND = 512  # what torch's allocator for CUDA hands out is a multiple of this
+
+
+class _Seen(weakref.ref[Any]):
+    """A storage; goes to the log when the storage goes."""
+
+    __slots__ = ("key", "meter", "nbytes", "number")
+    key: int
+    meter: Meter
+    nbytes: int
+    number: int
 
 
 class Meter:
@@ -16,39 +27,41 @@ class Meter:
     def __init__(self) -> None:
         self.parts: dict[int, str] = {}  # what a storage is for, by its number in the log; others are activations
         self._log: list[tuple[int, int]] = []  # a storage's number, and by how many bytes more, or less
-        self._numbers: dict[int, int] = {}  # of the living, by the storage
+        self._living: dict[int, _Seen] = {}
         self._count = 0
 
     def see(self, behind: Tensor, nbytes: int | None = None) -> None:
         """A tensor on the device; `nbytes` where it would be larger there."""
         storage = behind.untyped_storage()
         key = storage._cdata
-        if key in self._numbers:
+        if key in self._living:
             return
-        number, self._count = self._count, self._count + 1
-        size = _rounded(storage.nbytes() if nbytes is None else nbytes)
-        self._numbers[key] = number
-        self._log.append((number, size))
-        weakref.finalize(storage, self._forget, key, number, size)
+        seen = _Seen(storage, _gone)
+        seen.key, seen.meter, seen.number = key, self, self._count
+        size = storage.nbytes() if nbytes is None else nbytes
+        seen.nbytes = -(-size // _ROUND) * _ROUND
+        self._count += 1
+        self._living[key] = seen
+        self._log.append((seen.number, seen.nbytes))
 
     def take(self, nbytes: int) -> None:
         """Room that is taken for a moment."""
         self._count += 1
         self._log += [(self._count - 1, _rounded(nbytes)), (self._count - 1, -_rounded(nbytes))]
 
-    def _forget(self, key: int, number: int, size: int) -> None:
-        self._log.append((number, -size))
-        if self._numbers.get(key) == number:
-            del self._numbers[key]
+    def forget(self, seen: _Seen) -> None:
+        self._log.append((seen.number, -seen.nbytes))
+        if self._living.get(seen.key) is seen:
+            del self._living[seen.key]
 
     @property
     def saw_any(self) -> bool:
         return bool(self._log)
 
     def mark(self, behind: Tensor, part: str) -> None:
-        number = self._numbers.get(behind.untyped_storage()._cdata)
-        if number is not None:
-            self.parts[number] = part
+        seen = self._living.get(behind.untyped_storage()._cdata)
+        if seen is not None:
+            self.parts[seen.number] = part
 
     def peak(self) -> dict[str, int]:
         """Bytes by part, at the moment when they were most.
@@ -65,6 +78,10 @@ class Meter:
         for number, size in log[: at + 1] if most else ():
             parts[self.parts.get(number, "activations")] += size
         return {part: size for part, size in parts.items() if size}
+
+
+def _gone(seen: _Seen) -> None:
+    seen.meter.forget(seen)
 
 
 def _rounded(nbytes: int) -> int:

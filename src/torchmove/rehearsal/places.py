@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from torchmove.rehearsal.arguments import leaves
-from torchmove.rehearsal.standin import CPU, StandIn
+from torchmove.rehearsal.standin import CPU, Itself, StandIn
 
 aten = torch.ops.aten
+Stray = StandIn | Itself
 
 # These copy from one device to another.
 _BETWEEN = {aten.copy_, aten._to_copy, aten._copy_from, aten._foreach_copy_, aten.set_data}
@@ -20,7 +21,7 @@ _STRICT = {aten.cat, aten.stack, aten._stack}  # not even a number may be elsewh
 _INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 
 
-def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.device) -> list[StandIn]:
+def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.device) -> list[Stray]:
     """The tensors that this operation cannot take together with the others; home is where all should be."""
     packet = func.overloadpacket
     if packet in _BETWEEN:
@@ -38,12 +39,12 @@ def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.d
     return _apart(leaves((args, kwargs)), home, written=written)
 
 
-def _apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, written: Any = None) -> list[StandIn]:
-    tensors = [each for each in given if isinstance(each, StandIn)]
+def _apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, written: Any = None) -> list[Stray]:
+    tensors = [each for each in given if isinstance(each, Stray)]
     if len({each._place for each in tensors}) < 2:
         return []
     # A number on the CPU may go with tensors anywhere, unless it is what shall change.
-    weighty = [each for each in tensors if strict or each.dim() > 0 or each._place != CPU or each is written]
+    weighty = [each for each in tensors if strict or each.dim() > 0 or each._place is not CPU or each is written]
     places = {each._place for each in weighty}
     if len(places) < 2:
         return []
@@ -51,24 +52,24 @@ def _apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, wr
     return [each for each in weighty if each._place != target]
 
 
-def _index_strays(args: Sequence[Any], home: torch.device) -> list[StandIn]:
+def _index_strays(args: Sequence[Any], home: torch.device) -> list[Stray]:
     """Indices may be on the CPU; where the indexed tensor is there, they must be."""
     source, indices, *values = args
-    found = [each for each in leaves(indices) if isinstance(each, StandIn)]
-    indexed = source._place if isinstance(source, StandIn) else CPU
+    found = [each for each in leaves(indices) if isinstance(each, Stray)]
+    indexed = source._place if isinstance(source, Stray) else CPU
     wrong = [each for each in found if each._place not in (indexed, CPU)]
-    if wrong and indexed == CPU and home != CPU:
-        return [source] if isinstance(source, StandIn) else []
+    if wrong and indexed is CPU and home is not CPU:
+        return [source] if isinstance(source, Stray) else []
     return wrong + _apart([source, *values[:1]], home)
 
 
-def _column_strays(args: Sequence[Any], kwargs: dict[str, Any], home: torch.device, *, strict: bool) -> list[StandIn]:
+def _column_strays(args: Sequence[Any], kwargs: dict[str, Any], home: torch.device, *, strict: bool) -> list[Stray]:
     """Lists of tensors: the first of each belong together, then the second, and so on."""
     given = (*args, *kwargs.values())
     lists = [each for each in given if isinstance(each, (list, tuple)) and each]
-    single = [] if strict else [each for each in given if isinstance(each, StandIn)]  # a learning rate may be anywhere
-    found: dict[int, StandIn] = {}
-    for column in zip(*[each for each in lists if isinstance(each[0], torch.Tensor)], strict=False):
+    single = [] if strict else [each for each in given if isinstance(each, Stray)]  # a learning rate may be anywhere
+    found: dict[int, Stray] = {}
+    for column in zip(*[each for each in lists if isinstance(each[0], Stray)], strict=False):
         for stray in _apart([*column, *single], home, strict=strict):
             found[id(stray)] = stray
     return list(found.values())

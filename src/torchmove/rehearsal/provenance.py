@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import gc
 import linecache
 import os
 import sys
 import sysconfig
 import threading
-import types
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
-
 _PACKAGES = ("site-packages", "dist-packages")
+_NO_USERS = (_TORCH, _OURS, "<frozen", "<__array_function__")
 
 
 class Line(NamedTuple):
@@ -39,7 +38,7 @@ class Line(NamedTuple):
 
 
 class Provenance(NamedTuple):
-    """What a tensor is to the user: what kind of thing, in words, where it was made if in the step, and the remedy."""
+    """What a tensor is to the user: its kind, what it is in words, the remedy, and the line that made it."""
 
     kind: str
     what: str
@@ -47,15 +46,53 @@ class Provenance(NamedTuple):
     line: Line | None = None
 
 
+class Origin:
+    """Where a tensor on the wrong device came from. What is computed from the tensor has the same origin.
+
+    Attributes:
+        root: the origin under which problems are reported: one forgotten module has many tensors and one root.
+        reported: on a root, the finding that has been reported for it.
+        tensor: a weak reference to the tensor itself, by which the user's variable for it is found.
+    """
+
+    __slots__ = ("_describe", "_described", "reported", "root", "tensor")
+
+    def __init__(self, describe: Callable[[Origin], Provenance], root: Origin | None = None) -> None:
+        self._describe = describe
+        self._described: Provenance | None = None
+        self.root: Origin = self if root is None else root.root
+        self.reported: Any = None
+        self.tensor: weakref.ref[Any] | None = None
+
+    def described(self) -> Provenance:
+        """Its words. They are looked for when a problem is reported: most origins never are."""
+        if self._described is None:
+            self._described = self._describe(self)
+        return self._described
+
+
 NOWHERE = Line("?", 0)
 
 
 def users_line() -> Line:
     """The innermost line of code that is neither torch's nor Python's own nor ours."""
+    frame = users_frame()
+    return NOWHERE if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def users_frame() -> FrameType | None:
+    return next((frame for frame in _frames(sys._getframe(1)) if is_users(frame.f_code.co_filename)), None)
+
+
+def users_frames() -> Iterator[FrameType]:
+    """The frames of the user's code, from the step inward."""
+    found: list[FrameType] = []
     for frame in _frames(sys._getframe(1)):
         if is_users(frame.f_code.co_filename):
-            return Line(frame.f_code.co_filename, frame.f_lineno)
-    return NOWHERE
+            found.append(frame)
+        elif found and frame.f_code.co_filename.startswith(_OURS):
+            break  # below is what called the rehearsal
+    return reversed(found)
 
 
 def called_by_user() -> bool:
@@ -66,31 +103,25 @@ def called_by_user() -> bool:
     return frame is not None and is_users(frame.f_code.co_filename)
 
 
-def factory(name: str, line: Line) -> Provenance:
-    """Of a tensor that was made where nobody said."""
-    what = f"made on cpu by torch.{name} without device="
-    return Provenance("factory", what, f"torch.{name}(..., device=...)", line)
+def called_from(folder: str) -> bool:
+    """Is it code in this folder that has called torch?"""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return frame is not None and folder in frame.f_code.co_filename.replace(os.sep, "/")
 
 
-def outsider(tensor: Tensor) -> Provenance:
-    """Of a tensor that is none of the given objects'. Who holds it tells what it is."""
-    for holder in gc.get_referrers(tensor):
-        if isinstance(holder, tuple) and any(type(each) is types.FunctionType for each in gc.get_referrers(holder)):
-            return Provenance(
-                "closure", "a function has it as a default", "make it inside, on the device of the others"
-            )
-    if not any(_is_kept(holder) for holder in gc.get_referrers(tensor)):
-        return Provenance("input", "it was made on cpu", "x = x.to(device), before it is used")
-    remedy = "give it to the rehearsal, and to tm.move, too; or move it before"
-    return Provenance("loss", "it belongs to none of the given objects", remedy)
-
-
-def _is_kept(holder: object) -> bool:
-    """Is it something that lasts longer than the step: the variables of a module, the attributes of an object?"""
-    if type(holder) not in (dict, list, tuple):
-        return False
-    owners = gc.get_referrers(holder)
-    return any(isinstance(each, (types.ModuleType, nn.Module)) or type(each) is dict for each in owners)
+def module_being_built() -> tuple[nn.Module | None, Line]:
+    """The outermost module whose `__init__` is running, and the user's line that makes it."""
+    found, line = None, NOWHERE
+    for frame in _frames(sys._getframe(1)):
+        if frame.f_code.co_name == "__init__" and frame.f_code.co_varnames[:1] == ("self",):
+            built = frame.f_locals.get("self")
+            if isinstance(built, nn.Module):
+                found, line = built, NOWHERE
+        elif found is not None and line is NOWHERE and is_users(frame.f_code.co_filename):
+            line = Line(frame.f_code.co_filename, frame.f_lineno)
+    return found, line
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -105,14 +136,24 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
             frame = frame.f_back
 
 
+_known: dict[str, bool] = {}
+
+
 def is_users(file: str) -> bool:
-    if file.startswith((_TORCH, _OURS, "<frozen", "<__array_function__")):
-        return False
-    return file.startswith(_INSTALLED) or not file.startswith(_STANDARD)
+    known = _known.get(file)
+    if known is None:
+        known = _known[file] = not file.startswith(_NO_USERS) and (
+            file.startswith(_INSTALLED) or not file.startswith(_STANDARD)
+        )
+    return known
 
 
 def is_installed(file: str) -> bool:
     return file.startswith(_INSTALLED) or any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
+
+
+def is_ours(file: str) -> bool:
+    return file.startswith(_OURS)
 
 
 def users_line_of(error: BaseException) -> Line:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from torchmove.report import Bar, Figure, Page, Point, Points, Reported, Sheet, counted, readable_bytes
 
+_NOTES = {"synchronises", "decided"}
+_ENDINGS = {"error", "dtype"}  # the kinds of what ends a step: `stopped` says the same
+_UNFINISHED = {
+    "error": "the step raised an error, which is not about devices",
+    "device": "the device cannot do this",
+    "limit": "a limit of the rehearsal, not an error of the step",
+    "refused": "the step was not run",
+}
+
 
 class Finding(NamedTuple):
-    """A place in the user's code that would fail; or, of the kind `synchronises`, one that is worth knowing."""
+    """A line of the user's code that would fail; or, of the kinds `synchronises` and `decided`, a note."""
 
     file: str
     line: int
@@ -23,78 +32,115 @@ class Finding(NamedTuple):
 
     @property
     def is_note(self) -> bool:
-        return self.kind == "synchronises"
+        return self.kind in _NOTES
 
     def __str__(self) -> str:
         where = f"{os.path.basename(self.file)}:{self.line}"
-        return f"{where}  {self.code}\n      {self.kind}: {self.why}\n      fix: {self.remedy}"
+        return f"{where}  {self.code}\n      {self.kind}: {self.why}\n      Fix: {self.remedy}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rehearsal(Reported):
-    """What a step would do on a device that need not be there.
+    """What a step would do on a device that need not be there. True if it ran to its end and nothing would fail.
 
     Attributes:
         device: that device.
         findings: each with `file`, `line`, `kind`, `code` (the line itself), `why` and `remedy`.
         peak: bytes by part, at the moment when they were most.
-        stopped: why the step could not be followed to its end, if so.
+        ending: "finished", or what kept the step from its end: "error", an error of its own; "device", a dtype that the
+            device does not have; "limit", something that a rehearsal cannot follow; "refused", a state that cannot be
+            moved.
+        stopped: why the step did not run to its end, if so.
+        stopped_at: the file and line where it stopped.
+        values: "real" or "shapes": what the step was computed with, and why.
+        assumed: what was assumed of the objects and of values.
     """
 
     device: torch.device
     findings: tuple[Finding, ...]
-    peak: dict[str, int]  # bytes by part, at the moment when they were most
-    stopped: str  # why the step could not be followed to its end, if so
+    peak: dict[str, int]
+    stopped: str
+    ending: str = "finished"
+    stopped_at: str = ""
+    values: str = "shapes"
+    assumed: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """The step runs to its end and nothing would fail."""
-        return not self.stopped and all(finding.is_note for finding in self.findings)
+        """The step ran to its end and nothing would fail."""
+        return not self.stopped and not self.failing
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def failing(self) -> tuple[Finding, ...]:
+        """The findings without the notes."""
+        return tuple(finding for finding in self.findings if not finding.is_note)
 
     @property
     def peak_bytes(self) -> int:
         """The most memory that the step holds on the device at any moment."""
         return sum(self.peak.values())
 
+    def because(self, why_not_real: str) -> Rehearsal:
+        """The same, with the reason why it was not run again with real values."""
+        return replace(self, stopped=f"{self.stopped}\n      Not run with real values: {why_not_real}")
+
+    def headline(self) -> str:
+        on_devices = [finding for finding in self.failing if finding.kind not in _ENDINGS]
+        count = counted(len(on_devices), "place")
+        if not self.stopped:
+            if on_devices:
+                return f"{count} would fail on {self.device}"
+            return f"No device error found: the step ran to its end on a simulated {self.device}"
+        where = f"stopped at {self.stopped_at}" if self.stopped_at else "not rehearsed to the end"
+        before = f"; before that, {count} would fail on {self.device}" if on_devices else ""
+        return f"Incomplete: {where} ({_UNFINISHED[self.ending]}){before}"
+
     def sheet(self) -> Sheet:
-        failing = sum(not finding.is_note for finding in self.findings)
-        verb = "would fail" if failing else "fails"
-        title = f"{counted(failing, 'place')} {verb} on {self.device}" if failing else f"the step runs on {self.device}"
-        if self.stopped:
-            title = f"{counted(failing, 'place')} would fail on {self.device}, and the rehearsal stopped early"
-        lines = [str(finding) for finding in self.findings]
+        lines = [str(finding) for finding in self.findings if not (self.stopped and finding.kind in _ENDINGS)]
         if self.stopped:
             lines.append(self.stopped)
+        lines += [f"Assumed: {each}" for each in self.assumed]
         parts = ", ".join(f"{part} {readable_bytes(size)}" for part, size in self.peak.items())
-        lines.append(
-            f"peak memory on {self.device}: {readable_bytes(self.peak_bytes)}" + (f" ({parts})" if parts else "")
-        )
-        return Sheet(title, tuple(lines))
+        until = " until it stopped" if self.stopped else ""
+        size = f"{readable_bytes(self.peak_bytes)}" + (f" ({parts})" if parts else "")
+        lines.append(f"Peak memory on {self.device}{until}: {size}")
+        return Sheet(self.headline(), tuple(lines))
 
     def page(self) -> Page:
-        failing = tuple(_point(each) for each in self.findings if not each.is_note)
+        failing = tuple(_point(each) for each in self.failing)
         notes = tuple(_point(each) for each in self.findings if each.is_note)
-        count = counted(len(failing), "place")
         return Page(
             "Rehearsal",
-            self.sheet().title,
-            lines=(self.stopped,) if self.stopped else (),
+            self.headline(),
+            lines=(*((self.stopped,) if self.stopped else ()), *(f"Assumed: {each}" for each in self.assumed)),
             figures=(
-                Figure("would fail", count, "stopped early" if self.stopped else "", "good" if self.ok else "bad"),
+                Figure(
+                    "would fail",
+                    counted(len(failing), "place"),
+                    "incomplete" if self.stopped else "",
+                    "good" if self.ok else "bad",
+                ),
                 Figure("peak memory", readable_bytes(self.peak_bytes), f"on {self.device}"),
             ),
-            points=(Points("Would fail", failing, "bad"), Points("Worth knowing", notes)),
-            bars=(Bar(f"Memory on {self.device}, when it is most", tuple(self.peak.items())),),
+            points=(Points("Would fail", failing, "bad"), Points("Notes", notes)),
+            bars=(Bar(f"Peak memory on {self.device}", tuple(self.peak.items())),),
         )
 
     def facts(self) -> dict[str, Any]:
         return {
             "device": str(self.device),
             "ok": self.ok,
+            "ending": self.ending,
             "findings": [finding._asdict() for finding in self.findings],
             "peak_bytes": self.peak_bytes,
             "peak": self.peak,
             "stopped": self.stopped,
+            "stopped_at": self.stopped_at,
+            "values": self.values,
+            "assumed": list(self.assumed),
         }
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import parameter
 from torch.optim import Optimizer
 
-from torchmove import _move, _survey
+from torchmove import _devices, _move, _survey
 from torchmove._interrupts import HeldInterrupts
 from torchmove._names import names_of
 from torchmove._paths import Path
@@ -24,33 +25,62 @@ from torchmove._records import Inventory, Refusal
 from torchmove._repointing import repoint_all
 from torchmove._storage import is_scripted, plain_torch
 from torchmove._undo import Undo
-from torchmove.rehearsal import cuda
-from torchmove.rehearsal.disguise import Disguise
-from torchmove.rehearsal.given import is_data, trained_in
-from torchmove.rehearsal.kinds import provenance_of
+from torchmove.rehearsal import decisions, runtime
+from torchmove.rehearsal.disguise import Call, Disguise, hooks_overridden
+from torchmove.rehearsal.given import Given, trained_in
 from torchmove.rehearsal.loaders import delivered
 from torchmove.rehearsal.memento import remember, remember_globals, remember_names
-from torchmove.rehearsal.provenance import Line, Provenance, users_line_of
+from torchmove.rehearsal.origins import Belongings, name_of, thrown_away
+from torchmove.rehearsal.plain import plainly
+from torchmove.rehearsal.precision import mixed_precision
+from torchmove.rehearsal.provenance import Line, Origin, Provenance, is_ours, users_line_of
 from torchmove.rehearsal.result import Finding, Rehearsal
 from torchmove.rehearsal.saving import nothing_saved
 from torchmove.rehearsal.scene import dress, set_up
-from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, Stage, off_stage
-from torchmove.rehearsal.standin import CPU, StandIn
+from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, NotOnDevice, Stage, off_stage
+from torchmove.rehearsal.standin import CPU, StandIn, place_of
 from torchmove.rehearsal.surroundings import Surroundings
 from torchmove.rehearsal.threads import Company
 from torchmove.rehearsal.tracing import nothing_traced
+from torchmove.report import readable_bytes
 
 MovedBy = Literal["torchmove", "to"]
-Data = Literal["shapes", "real"]
-# What keeps a step from beginning, by how it is moved: not that there are no bytes yet, nor what a move sees to itself.
-_IN_THE_WAY = {
-    "torchmove": ("tm.move refuses this state", {f"R02{each}" for each in (0, 1, 2, 3, 4, 5, 6, 7, 9)}),
-    "to": ("a rehearsal does not see what is in this", {"R022", "R023"}),
-}
+Data = Literal["auto", "shapes", "real"]
+Ending = Literal["finished", "error", "device", "limit", "refused"]
+
+# What a plan refuses and a rehearsal does not mind: what is so at this moment only, as shards that are gathered and
+# graphs that are alive; missing bytes; and too little room.
+_NO_OBSTACLE = {"R028", "R030", "R032", "R033", "R042"}
+_OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or what a rehearsal does not see into
 _GOES_ON = "a thread of the step was still at work when it ended: what it does then is not followed; let the step wait"
-_REAL = "rehearse with data='real', on the command line --data real"
+_LEAVE_OUT = "leave it out of the rehearsal"
+_SMALL = 64 << 20  # a state with its data up to this is rehearsed with real values at once
+# Of errors that torch's C++ raises about what a stand-in has not.
+_OF_THE_SIMULATION = re.compile(
+    r"data pointer|data_ptr|(have|has no|without) storage|not allocated yet|StandIn|torch_dispatch|meta tensor"
+    r"|[Ii]nference tensor|version_counter|Python key|functorch|swap_tensor|_make_wrapper"
+)
+_TORCHS_ERRORS = (RuntimeError, NotImplementedError, TypeError, AttributeError)
+_CALLS = {Disguise.__torch_function__.__code__, Call.done.__code__}
 _one_at_a_time = threading.Lock()
 _under_way: list[Company] = []  # one, or none
+
+
+class Options(NamedTuple):
+    """How a step is rehearsed; `rehearse` says what each is."""
+
+    to: Any = "cuda"
+    moved_by: MovedBy = "torchmove"
+    data: Data = "auto"
+    state: tuple[Any, ...] = ()
+    strict_devices: bool = False
+    confirm_errors: bool = False
+
+    def check(self) -> None:
+        if self.moved_by not in ("torchmove", "to"):
+            raise ValueError(f"moved_by is 'torchmove' or 'to', not {self.moved_by!r}")
+        if self.data not in ("auto", "shapes", "real"):
+            raise ValueError(f"data is 'auto', 'shapes' or 'real', not {self.data!r}")
 
 
 def rehearse(
@@ -58,64 +88,79 @@ def rehearse(
     *objects: Any,
     to: str | torch.device = "cuda",
     moved_by: MovedBy = "torchmove",
-    data: Data = "shapes",
+    data: Data = "auto",
+    state: tuple[Any, ...] | list[Any] = (),
+    strict_devices: bool = False,
+    confirm_errors: bool = False,
 ) -> Rehearsal:
-    """Run a training step on a simulated device, and say which of its lines would fail on the real one.
+    """Run a training step on a simulated device and report the lines that would fail on the real one.
 
     No byte is moved, no device is touched, and afterwards everything is as it was.
 
     Args:
         step: your function.
         *objects: what it is called with; their tensors are stand-ins meanwhile. Modules, optimizers and what holds them
-            are on the device when it begins; tensors and containers of tensors, such as a batch, are on the CPU.
+            are on the device when it begins; tensors, containers of tensors and objects without parameters, such as a
+            batch, are on the CPU.
         to: the device, which need not be there.
         moved_by: "torchmove" puts them where tm.move would, "to" where Module.to would.
-        data: "shapes" computes with shapes alone, "real" with real values, for steps that look at them.
+        data: "real" computes with real values, "shapes" with shapes alone; "auto" takes real values for a small state,
+            and for a large one where the step decides by a value and there is memory for it.
+        state: objects without parameters that are moved with the model all the same.
+        strict_devices: do not take a device that was decided where there is no GPU for the simulated one; report it.
+        confirm_errors: if the step ends in an error, run it once more without the simulation, on copies on the CPU, to
+            tell an error of the step from a limit of the rehearsal.
 
     Returns:
-        The rehearsal: its findings, each with file, line, why and remedy, and the peak of the memory.
+        The rehearsal: its findings, each with file, line, why and remedy, and the peak of the memory. It is true if the
+        step ran to its end and nothing would fail.
 
     Raises:
-        TypeError: the step is none, or cannot be called with these objects.
-        ValueError: an option is none, or the device is the CPU.
+        TypeError: the step is not callable, or cannot be called with these objects.
+        ValueError: an option is unknown, or the device is the CPU.
 
     Examples:
         >>> import torch, torchmove as tm
         >>> def step(model, batch):
-        ...     return model(batch)                   # nobody has moved the batch
+        ...     return model(batch)                   # the batch was not moved
         >>> model, batch = torch.nn.Linear(2, 3), torch.ones(4, 2)
         >>> found = tm.rehearse(step, model, batch, to="cuda")
         >>> found.ok, found.findings[0].kind, found.findings[0].remedy
-        (False, 'input', 'batch = batch.to(device), before it is used')
+        (False, 'input', 'batch = batch.to("cuda")')
     """
-    return rehearse_named(step, objects, names_of(objects, sys._getframe().f_back), to, moved_by, data)
+    options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
+    return rehearse_named(step, objects, names_of(objects, sys._getframe().f_back), options)
 
 
 def rehearse_named(
-    step: Callable[..., Any],
-    objects: tuple[Any, ...],
-    named: dict[str, Any],
-    to: str | torch.device,
-    moved_by: MovedBy,
-    data: Data,
+    step: Callable[..., Any], objects: tuple[Any, ...], named: dict[str, Any], options: Options
 ) -> Rehearsal:
     if not callable(step):
         raise TypeError(f"rehearse takes a step, which is a function, and what to call it with: not {step!r}")
     check_call(step, objects)
-    if moved_by not in ("torchmove", "to"):
-        raise ValueError(f"moved_by is 'torchmove' or 'to', not {moved_by!r}")
-    if data not in ("shapes", "real"):
-        raise ValueError(f"data is 'shapes' or 'real', not {data!r}")
-    home = home_of(to)
+    options.check()
+    home_of(options.to)
     if any(company.is_on_stage() for company in _under_way):
         raise RuntimeError("a rehearsal is under way: rehearse one step at a time")
     with _one_at_a_time:
-        rehearsing = _Rehearsing(step, objects, named, home, moved_by, data)
-        _under_way.append(rehearsing.company)
-        try:
-            return rehearsing.result()
-        finally:
-            _under_way.clear()
+        first = _Rehearsing(step, objects, named, options)
+        found = _performed(first)
+        if options.data == "auto" and not first.stage.real and found.ending in ("limit", "error"):
+            why_not = first.why_not_real()
+            if why_not:
+                return found.because(why_not)
+            second = _Rehearsing(step, objects, named, options._replace(data="real"))
+            second.values = f"real: with shapes alone it {first.how_it_ended()}"
+            return _performed(second)
+        return found
+
+
+def _performed(rehearsing: _Rehearsing) -> Rehearsal:
+    _under_way.append(rehearsing.company)
+    try:
+        return rehearsing.result()
+    finally:
+        _under_way.clear()
 
 
 def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
@@ -141,33 +186,53 @@ def home_of(to: str | torch.device) -> torch.device:
         raise ValueError(f"to={to!r} is no device that torch knows; name one, such as to='cuda'") from None
     if device.type in ("cpu", "meta"):
         raise ValueError(f"to={device.type!r}: nothing to rehearse there; name a device, such as to='cuda'")
-    return torch.device(device.type, device.index or 0)
+    return place_of(device)
+
+
+def parameters_of(step: Any, objects: tuple[Any, ...]) -> dict[str, Any]:
+    """The objects under the names that the step has for them; only those that it names one by one."""
+    try:
+        parameters = [*inspect.signature(step).parameters.values()]
+    except (TypeError, ValueError):
+        return {}
+    places = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return dict(zip(places, objects, strict=False))
 
 
 class _Rehearsing:
     def __init__(
-        self,
-        step: Callable[..., Any],
-        objects: tuple[Any, ...],
-        named: dict[str, Any],
-        home: torch.device,
-        moved_by: MovedBy,
-        data: Data,
+        self, step: Callable[..., Any], objects: tuple[Any, ...], named: dict[str, Any], options: Options
     ) -> None:
-        self.step, self.objects, self.home, self.moved_by = step, objects, home, moved_by
-        self.states = {name: each for name, each in named.items() if not is_data(each)}
+        self.step, self.objects, self.options = step, objects, options
+        self.home = home_of(options.to)
+        given = Given(named, options.state)
+        self.states, self.assumed = given.states, given.assumed
+        self.parameters = parameters_of(step, objects)
+        named = self.as_the_step_names_them(named)
         if not isinstance(step, types.FunctionType):
             self.states.setdefault("step", step.__self__ if isinstance(step, types.MethodType) else step)
         self.trained = list(trained_in(list(self.states.values())))
-        given = {id(each) for each in (*named.values(), *self.states.values())}
+        known = {id(each) for each in (*named.values(), *self.states.values())}
         self.around = Surroundings(step, [*self.states.values(), *self.trained])
         found = self.around.held.items()
-        self.outside = {name: each for name, each in found if id(each) not in given and name not in named}
+        self.outside = {name: each for name, each in found if id(each) not in known and name not in named}
         self.named = {"step": step, **self.outside, **named, **self.states}
-        self.stage = Stage(home, real=data == "real", tell=self.tell, find=self.find)
+        self.stage = Stage(self.home, real=options.data == "real", tell=self.tell, find=self.find)
         self.company = Company(self.stage, self.broke_off)
         self.findings: dict[tuple[str, int, str], Finding] = {}
-        self.stopped = ""
+        self.values = "real" if options.data == "real" else "shapes"
+        self.stopped, self.ending = "", "finished"
+        self.stopped_at: Line | None = None
+        self.state_bytes, self.has_values = 0, True
+
+    def as_the_step_names_them(self, named: dict[str, Any]) -> dict[str, Any]:
+        """Data under the names of the step's parameters: there is where they are sent to the device."""
+        parameters = {id(each): name for name, each in self.parameters.items()}
+        renamed: dict[str, Any] = {}
+        for name, each in named.items():
+            mine = name if name in self.states else parameters.get(id(each), name)
+            renamed[mine if mine not in renamed else name] = each
+        return renamed if len(renamed) == len(named) else named
 
     def result(self) -> Rehearsal:
         undo = Undo(always=True)
@@ -178,13 +243,29 @@ class _Rehearsing:
                 if not self.stopped:
                     self.on_stage(undo)
                 if not self.stopped and not self.stage.meter.saw_any:
+                    self.ending = "limit"
                     self.stopped = (
                         f"nothing ever was on {self.home}: give the model to the rehearsal, and send the batch there"
                     )
         finally:
             if undo.failed:
                 raise RuntimeError(f"after the rehearsal something could not be put back: {undo.failed}")
-        return Rehearsal(self.home, tuple(self.findings.values()), self.stage.meter.peak(), self.stopped)
+        if self.options.confirm_errors and self.ending in ("error", "limit") and self.stopped_at is not None:
+            self.confirm()
+        guessed = [
+            f"{line}  {text}: 1.0 was taken for a value that shapes alone do not give"
+            for line, text in self.stage.guessed.items()
+        ]
+        return Rehearsal(
+            device=self.home,
+            findings=tuple(self.findings.values()),
+            peak=self.stage.meter.peak(),
+            stopped=self.stopped,
+            ending=self.ending,
+            stopped_at="" if self.stopped_at is None else str(self.stopped_at),
+            values=self.values,
+            assumed=(*self.assumed, *guessed),
+        )
 
     # ------------------------------------------------------------ before
 
@@ -196,15 +277,52 @@ class _Rehearsing:
     @plain_torch
     def set_up_states(self, undo: Undo) -> None:
         inventory = _survey.survey(self.named)
+        self.choose_values(inventory)
         remember([*self.named.values(), *(holder for holder, _ in inventory.holders.values())], undo)
         places = self.places(inventory, undo)
+        if not self.options.strict_devices:
+            self.decide_devices(inventory, places, undo)
         data = {name for name in self.named if name not in self.states and name not in self.outside}
+        belongings = Belongings(inventory, self.named, data, {*self.outside}, self.home)
 
-        def came_from(index: int) -> Provenance | None:
-            at_home = places[id(inventory.slots.tensors[index])] == self.home
-            return None if at_home else provenance_of(inventory, index, data, {*self.outside})
+        def origin_of(path: Path, role: str, tensor: Tensor) -> Origin | None:
+            at_home = places.get(id(tensor)) is self.home
+            return None if at_home else belongings.origin_of(path, role, tensor)
 
-        set_up(inventory, self.stage, places, came_from, undo)
+        if not self.stopped:
+            set_up(inventory, self.stage, places, origin_of, undo)
+
+    def choose_values(self, inventory: Inventory) -> None:
+        looks = inventory.slots.looks
+        self.has_values = all(device.type != "meta" for device in looks.devices)
+        self.state_bytes = sum(dict(zip(looks.storages, looks.storage_bytes, strict=True)).values())
+        if self.options.data == "auto" and self.has_values and self.state_bytes <= _SMALL:
+            self.stage.real = True
+            self.values = "real"
+
+    def why_not_real(self) -> str:
+        """Why the step cannot be rehearsed with real values; "": it can."""
+        if not self.has_values:
+            return "the state has tensors on meta, which have no values: give the rehearsal a state with values"
+        needed = 3 * max(self.state_bytes, sum(self.stage.meter.peak().values()))
+        free = _devices.free_bytes(CPU)
+        if free is not None and needed > free:
+            room = f"{readable_bytes(needed)} of host memory, and {readable_bytes(free)} are free"
+            return f"real values would take about {room}"
+        return ""
+
+    def how_it_ended(self) -> str:
+        return f"stopped at {self.stopped_at}" if self.stopped_at is not None else "stopped"
+
+    def decide_devices(self, inventory: Inventory, places: dict[int, torch.device], undo: Undo) -> None:
+        decided = decisions.Decided(self.around, self.home)
+        decided.values_in(inventory)
+        decided.apply(undo)
+        for index in decided.sent(inventory, {*self.outside}, self.parameters):
+            places[id(inventory.slots.tensors[index])] = self.home
+        for line, names in decided.lines():
+            why = f"{names}: decided here, on a machine without the device; taken as on one with {name_of(self.home)}"
+            self.find(line, "decided", why, "nothing to do; strict_devices=True reports such devices")
 
     def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:
         """Where each tensor is when the step begins, by its id."""
@@ -212,15 +330,25 @@ class _Rehearsing:
         if not self.states:
             return places
         plan = _move.plan_for(self.states, self.home, (), lambda _: None)
-        if self.moved_by == "torchmove":
-            places.update(zip(map(id, plan.inventory.slots.tensors), plan.placement, strict=True))
+        if self.options.moved_by == "torchmove":
+            placed = map(place_of, plan.placement)
+            places.update(zip(map(id, plan.inventory.slots.tensors), placed, strict=True))
             repoint_all(plan.repoints, undo)
-        why, codes = _IN_THE_WAY[self.moved_by]
-        refused = [f"\n      {each}" for each in plan.refusals if each.code in codes]
+        why, refused = "tm.move refuses this state", [each for each in plan.refusals if each.code not in _NO_OBSTACLE]
+        if self.options.moved_by == "to":
+            why = "a rehearsal does not see what is in this, or it cannot be moved"
+            registered = {str(slot.path) for slot in plan.inventory.slots if slot.role in ("parameter", "buffer")}
+            refused = [
+                each
+                for each in refused
+                if each.code in _OF_MODULE_TO and (each.code != "R040" or each.path in registered)
+            ]
         programs = [path for holder, path in plan.inventory.holders.values() if is_scripted(holder)]
         if programs and not refused:
-            why, refused = _IN_THE_WAY["to"][0], [f"\n      {_unseen(programs)}"]
-        self.stopped = f"{why}:{''.join(refused)}" if refused else ""
+            why, refused = "a rehearsal does not see what is in this", [_unseen(programs)]
+        if refused:
+            self.ending = "refused"
+            self.stopped = "\n      ".join([f"{why}:", *map(str, refused)])
         return places
 
     @contextmanager
@@ -232,7 +360,8 @@ class _Rehearsing:
                 behind = torch.empty(
                     shape, dtype=dtype or tensor.data.dtype, device="cpu" if self.stage.real else "meta"
                 )
-            dress(tensor, self.stage.wrap(behind, self.home if device is None else device, None), undo)
+            place = self.home if device is None else place_of(torch.device(device))
+            dress(tensor, self.stage.wrap(behind, place, None), undo)
 
         mixin: Any = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
         with patch.object(mixin, "materialize", materialize):
@@ -242,7 +371,15 @@ class _Rehearsing:
 
     def on_stage(self, undo: Undo) -> None:
         stage, company = self.stage, self.company
-        surroundings = (cuda.harmless(), delivered(stage), nothing_saved(company), nothing_traced(), company.followed())
+        surroundings = (
+            runtime.simulated(stage),
+            mixed_precision(stage, [*self.named.values()], self.assumed),
+            delivered(stage),
+            nothing_saved(company),
+            nothing_traced(),
+            hooks_overridden(stage),
+            company.followed(),
+        )
         with self.lazy_parameters(undo), ExitStack() as stack:
             for each in surroundings:
                 stack.enter_context(each)
@@ -250,13 +387,13 @@ class _Rehearsing:
                 with Disguise(stage), stage:
                     self.perform()
             finally:
-                if not company.end():
-                    self.stopped = self.stopped or _GOES_ON
+                if not company.end() and not self.stopped:
+                    self.stopped, self.ending = _GOES_ON, "limit"
         self.mark_state()
 
     def perform(self) -> None:
         try:
-            if self.moved_by == "to":
+            if self.options.moved_by == "to":
                 for each in self.trained:
                     if isinstance(each, nn.Module):
                         each.to(self.home)
@@ -267,31 +404,83 @@ class _Rehearsing:
             self.broke_off(error)
 
     def broke_off(self, error: BaseException) -> None:
-        said = str(error).strip().splitlines()
+        said = str(error).strip().splitlines()[:1]
+        words = ": ".join([type(error).__name__, *said])
         if isinstance(error, CannotGoOn):
-            remedy = "leave it out of the rehearsal" if self.stage.real else _REAL
-            self.stop(error, f"{error}: what is known does not tell how it goes on", remedy)
+            self.stop(error, "limit", str(error), "rehearse with data='real', on the command line --data real")
         elif isinstance(error, NotFollowed):
-            self.stop(error, str(error), "leave it out of the rehearsal")
-        elif said and "data is not allocated yet" in said[0]:
-            why = "torch reads values by their address here"
-            self.stop(error, why, "rehearse with data='real'; if it is so already, leave it out")
+            self.stop(error, "limit", str(error), _LEAVE_OUT)
+        elif isinstance(error, NotOnDevice):
+            remedy = "convert it to a dtype that the device has: .float()"
+            self.stop(error, "device", str(error), remedy)
+            self.find(users_line_of(error), "dtype", str(error), remedy)
+        elif self.is_the_simulations(error):
+            remedy = _LEAVE_OUT if self.stage.real else "rehearse with data='real', on the command line --data real"
+            self.stop(error, "limit", f"the simulation does not have what is needed here: {words}", remedy)
         else:
-            self.stop(error, ": ".join([type(error).__name__, *said[:1]]), "it is not about devices")
+            remedy = "not a device error; correct this first" + (
+                "" if self.options.confirm_errors else " (confirm_errors=True tries the step without the simulation)"
+            )
+            self.stop(error, "error", words, remedy)
+            line = users_line_of(error)
+            self.find(line, "error", words, remedy)
 
-    def stop(self, error: BaseException, why: str, remedy: str) -> None:
+    def is_the_simulations(self, error: BaseException) -> bool:
+        """Was an error raised because of what a stand-in is, and not by what the step does?"""
+        refused = self.stage.refused
+        if refused is not None and any(each is refused.error for each in _chain(error)):
+            return False  # torch's own kernels or shape functions have said so
+        if isinstance(error, _TORCHS_ERRORS) and _OF_THE_SIMULATION.search(str(error)):
+            return True
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        # A function of torch's that is written in C has no frame: what calls it for the step is not the cause.
+        code = None if last is None else last.tb_frame.f_code
+        return code is not None and is_ours(code.co_filename) and code not in _CALLS
+
+    def stop(self, error: BaseException, ending: Ending, why: str, remedy: str) -> None:
+        if self.stopped:
+            return
         line = users_line_of(error)
-        self.stopped = self.stopped or f"stopped at {line}  {line.text}\n      {why}\n      fix: {remedy}"
+        self.stopped = f"stopped at {line}  {line.text}\n      {why}\n      Fix: {remedy}"
+        self.ending, self.stopped_at = ending, line
 
-    def tell(self, stray: StandIn, operation: str, line: Line) -> None:
-        came = stray.came_from() or Provenance("input", f"a tensor on {stray._place}", "send it to the device first")
-        made = f" ({came.line})" if came.line and came.line != line else ""
-        self.find(line, came.kind, f"{operation} with a tensor on {stray._place}: {came.what}{made}", came.remedy)
-
-    def find(self, line: Line, kind: str, why: str, remedy: str) -> None:
-        self.findings.setdefault(
-            (line.file, line.number, kind), Finding(line.file, line.number, kind, line.text, why, remedy)
+    def confirm(self) -> None:
+        """Run the step without the simulation, on copies: does it fail there too?"""
+        error = plainly(self.step, self.objects, self.named, self.home)
+        same = error is not None
+        self.ending = "error" if same else "limit"
+        words = (
+            f"without the simulation, on the CPU, it fails as well: {type(error).__name__}"
+            if same
+            else "without the simulation, on the CPU, the step runs: the simulation is the cause, not the step"
         )
+        self.stopped += f"\n      {words}"
+        if not same:
+            self.findings = {key: each for key, each in self.findings.items() if each.kind != "error"}
+
+    def tell(self, stray: Any, operation: str, line: Line) -> None:
+        origin = stray._origin
+        root = None if origin is None else origin.root
+        if root is not None and root.reported is not None:
+            return  # what has to be mended is known: this is what comes of it
+        source = origin.tensor() if origin is not None and origin.tensor is not None else None
+        if stray.was_thrown_away() or (isinstance(source, StandIn) and source.was_thrown_away()):
+            came = thrown_away(origin, self.home)
+        elif origin is not None:
+            came = origin.described()
+        else:
+            came = Provenance("input", f"a tensor on {stray._place}", "send it to the device first")
+        made = f" ({came.line})" if came.line and came.line != line else ""
+        why = f"{operation} with a tensor on {stray._place}: {came.what}{made}"
+        found = self.find(line, came.kind, why, came.remedy)
+        if root is not None:
+            root.reported = found
+
+    def find(self, line: Line, kind: str, why: str, remedy: str) -> Finding:
+        found = Finding(line.file, line.number, kind, line.text, why, remedy)
+        return self.findings.setdefault((line.file, line.number, kind), found)
 
     # ------------------------------------------------------------ afterwards
 
@@ -304,8 +493,14 @@ class _Rehearsing:
                         self.stage.meter.mark(value._behind, "optimizer")
 
 
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _place(device: torch.device) -> torch.device:
-    return CPU if device.type in ("cpu", "meta") else torch.device(device.type, device.index or 0)
+    return CPU if device.type in ("cpu", "meta") else place_of(device)
 
 
 def _unseen(programs: list[Path]) -> Refusal:

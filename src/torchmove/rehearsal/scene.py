@@ -5,6 +5,7 @@ Every change is on an undo list before it is made; run backwards, it leaves all 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,13 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from torchmove._paths import Path
 from torchmove._records import Block, Inventory
 from torchmove._shells import is_window
 from torchmove._undo import Undo
 from torchmove.rehearsal.memento import remember
-from torchmove.rehearsal.provenance import Provenance
+from torchmove.rehearsal.provenance import Origin
 from torchmove.rehearsal.stage import Stage
-from torchmove.rehearsal.standin import StandIn, swap
+from torchmove.rehearsal.standin import CPU, StandIn, swap
 
 _PARTS = {"parameter": "parameters", "buffer": "parameters", "gradient": "gradients", "state": "optimizer"}
 
@@ -27,7 +29,7 @@ def set_up(
     inventory: Inventory,
     stage: Stage,
     places: Mapping[int, torch.device],
-    came_from: Callable[[int], Provenance | None],
+    origin_of: Callable[[Path, str, Tensor], Origin | None],
     undo: Undo,
 ) -> None:
     """Stand-ins for all tensors of an inventory, sharing memory as they do. `places`: by the tensor's id."""
@@ -39,10 +41,16 @@ def set_up(
             base = stage.storage_for(tensors[block.slots[0]], weighs=weighs)
             for index in block.slots:
                 tensor = tensors[index]
-                standin = stage.wrap(stage.window(base, tensor), places[id(tensor)], came_from(index))
-                standin._part = _PARTS.get(inventory.slots[index].role, "other tensors")
+                slot = inventory.slots[index]
+                origin = origin_of(slot.path, slot.role, tensor)
+                standin = stage.wrap(stage.window(base, tensor), places[id(tensor)], origin)
+                standin._part = _PARTS.get(slot.role, "other tensors")
                 stage.meter.mark(standin._behind, standin._part)
                 dress(tensor, standin, undo)
+    for shell in inventory.shells:  # a sparse tensor: where its parts are
+        place = next((places[id(part)] for part in shell.parts if id(part) in places), CPU)
+        origin = None if place is stage.home else origin_of(shell.path, shell.role, shell.tensor)
+        stage.itself(shell.tensor, place, origin)
     for tensor, gradient in gradients:
         if isinstance(tensor, StandIn):
             tensor.grad = gradient
@@ -53,15 +61,28 @@ def _can_be_stood_in(block: Block, tensors: Any) -> bool:
     return not block.opaque and all(not is_lazy(tensors[index]) and is_window(tensors[index]) for index in block.slots)
 
 
-def dress(tensor: Tensor, standin: StandIn, undo: Undo) -> None:
+def dress(tensor: Tensor, standin: Tensor, undo: Undo) -> None:
     """Put a stand-in under the object of a tensor."""
+    before = type(tensor)
     standin.__dict__.update(tensor.__dict__)
-    if isinstance(tensor, nn.Parameter):
-        standin._is_param = True
+    if isinstance(standin, StandIn):
+        if standin._origin is not None:
+            standin._origin.tensor = weakref.ref(tensor)
+        if isinstance(tensor, nn.Parameter):
+            standin._is_param = True
+    else:
+        standin.__class__ = before
     standin.requires_grad_(tensor.requires_grad)
     hooks = (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
     remember(filter(None, hooks), undo)
-    undo.append(lambda: _swap(tensor, standin, hooks) if isinstance(tensor, StandIn) else None)
+    there = [standin]  # a step back can be taken again
+
+    def back() -> None:
+        if there:
+            _swap(tensor, standin, hooks)
+            there.clear()
+
+    undo.append(back)
     _swap(tensor, standin, hooks)
 
 
@@ -72,3 +93,17 @@ def _swap(tensor: Any, other: Tensor, hooks: Any) -> None:
         tensor._backward_hooks = hooks[0]
     if tensor._post_accumulate_grad_hooks is not None or hooks[1] is not None:
         tensor._post_accumulate_grad_hooks = hooks[1]
+
+
+def copies(inventory: Inventory, undo: Undo) -> None:
+    """Real copies on the CPU in the place of all tensors, sharing memory as they do."""
+    tensors = inventory.slots.tensors
+    gradients = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
+    for block in (each for each in inventory.blocks if _can_be_stood_in(each, tensors)):
+        storage = tensors[block.slots[0]].untyped_storage().cpu().clone()  # type: ignore[no-untyped-call]
+        for tensor in (tensors[index] for index in block.slots):
+            data = tensor.data
+            copy = torch.empty(0, dtype=data.dtype).set_(storage, data.storage_offset(), data.size(), data.stride())
+            dress(tensor, copy, undo)
+    for tensor, gradient in gradients:
+        tensor.grad = gradient

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,16 +15,18 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 
 from torchmove._shells import is_window
 from torchmove.rehearsal.arguments import leaves, mapped
-from torchmove.rehearsal.behind import MOST_BYTES, as_shape, fits, is_known
+from torchmove.rehearsal.behind import MOST_BYTES, Inference, as_shape, is_known, made, nbytes_of, without_bytes
 from torchmove.rehearsal.memory import Meter
+from torchmove.rehearsal.operators import Operator, operator
+from torchmove.rehearsal.origins import converted, factory, outsider
 from torchmove.rehearsal.places import strays
-from torchmove.rehearsal.provenance import Line, Provenance, called_by_user, factory, outsider, users_line
-from torchmove.rehearsal.standin import CPU, StandIn
-from torchmove.rehearsal.workspaces import weigh
+from torchmove.rehearsal.provenance import Line, Origin, called_by_user, users_line
+from torchmove.rehearsal.standin import CPU, Itself, StandIn
+from torchmove.rehearsal.workspaces import WEIGHED, weigh
 
 aten = torch.ops.aten
-Tell = Callable[[StandIn, str, Line], None]
-Find = Callable[[Line, str, str, str], None]  # where, which kind, why, and what to do
+Tell = Callable[[Any, str, Line], None]  # a stray, the operation, and where
+Find = Callable[[Line, str, str, str], object]  # where, which kind, why, and what to do
 
 
 class CannotGoOn(Exception):
@@ -33,6 +35,16 @@ class CannotGoOn(Exception):
 
 class NotFollowed(Exception):
     """The step does what no rehearsal follows; says what."""
+
+
+class NotOnDevice(TypeError):
+    """The device has no such dtype; TypeError is what torch raises."""
+
+
+class Refused(NamedTuple):
+    """What torch's kernels or shape functions have refused: no doing of the simulation's."""
+
+    error: BaseException
 
 
 @contextmanager
@@ -55,13 +67,18 @@ class Task:
         self.ended = False
 
 
+class Made(NamedTuple):
+    """Where a tensor that is made from nothing comes to be, and its origin; none: torch itself has made it."""
+
+    place: torch.device
+    origin: Origin | None
+
+
 class Now(threading.local):
     """What is going on, in each thread of the step."""
 
-    # Where a tensor that is made from nothing comes to be, and who made it; nobody: torch itself.
-    made_on = CPU
-    made_by: Provenance | None = None
-    disguised = False  # a call of torch's Python functions is under way
+    making: Callable[[], Made] | None = None  # asked when a tensor is made from nothing; a call of torch's is under way
+    backward_on = CPU  # where a backward pass that is under way makes its tensors
     task: Task | None = None  # what runs in this thread, if that is not the step itself
 
 
@@ -71,14 +88,17 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.home, self.real, self.tell, self.find = home, real, tell, find
         self.meter = Meter()
         self.now = Now()
+        self.inference = Inference()
         self.over = False  # the step has ended, or this is another process
         self.one_at_a_time = threading.RLock()
+        self.refused: Refused | None = None  # the last thing that torch refused
+        self.guessed: dict[Line, str] = {}  # where a number was taken that shapes alone do not give
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
-        self.cpus: dict[
-            int, tuple[torch.device, Provenance | None]
-        ] = {}  # what tensors said when asked for their device
+        self.cpus: dict[int, tuple[torch.device, Origin | None]] = {}  # what tensors said when asked for their device
         self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch has made, and their places
         self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
+        self.themselves: dict[int, Itself] = {}  # tensors that no stand-in can play
+        self.built: dict[int, tuple[Any, Origin]] = {}  # modules that the step has built, and their origins
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -86,7 +106,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def note(self, why: str) -> None:
         """Something that waits for the device; it does not fail."""
-        self.find(users_line(), "synchronises", why, "keep it on the device, or do it seldom")
+        self.find(users_line(), "synchronises", why, "avoid this sync, or call it less often")
 
     # ------------------------------------------------------------ stand-ins
 
@@ -106,24 +126,36 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             empty = torch.empty(0, dtype=data.dtype, device=base.device)
             return empty.set_(base.untyped_storage(), data.storage_offset(), data.size(), data.stride())
 
-    def wrap(self, behind: Tensor, place: torch.device, provenance: Provenance | None) -> StandIn:
-        if place == self.home:
+    def wrap(self, behind: Tensor, place: torch.device, origin: Origin | None) -> StandIn:
+        if place is self.home:
             self.meter.see(behind)
-        return StandIn(behind, place, self, provenance)
+            if place.type == "mps" and behind.dtype in _NOT_ON_MPS:
+                raise NotOnDevice(f"mps has no {str(behind.dtype).removeprefix('torch.')}")
+        made = StandIn(behind, place, self, origin)
+        if origin is not None and origin.tensor is None:
+            origin.tensor = weakref.ref(made)
+        return made
 
-    def stand_in(self, tensor: Tensor, place: torch.device, provenance: Provenance | None) -> StandIn:
+    def stand_in(self, tensor: Tensor, place: torch.device, origin: Origin | None) -> StandIn:
         """For a real tensor, by itself."""
         with off_stage():
             trained = tensor.requires_grad
-        made = self.wrap(self.window(self.storage_for(tensor), tensor), place, provenance)
+        made = self.wrap(self.window(self.storage_for(tensor), tensor), place, origin)
         made.requires_grad_(trained)
         return made
 
-    def adopt(self, made: Any) -> Any:
+    def adopt(self, made: Any, where: Made | None = None) -> Any:
         """What torch has made out of values is real at first."""
-        if isinstance(made, StandIn) or not _has_stand_in(made):
+        if isinstance(made, StandIn) or not isinstance(made, Tensor):
             return made
-        return self.stand_in(made, self.now.made_on, self.now.made_by)
+        where = where or self.made_now()
+        if not _has_stand_in(made):
+            return self.itself(made, where.place, where.origin).tensor
+        return self.stand_in(made, where.place, where.origin)
+
+    def made_now(self) -> Made:
+        """Where something that is made from nothing comes to be, at this moment."""
+        return Made(self.now.backward_on, None) if self.now.making is None else self.now.making()
 
     def admit(self, each: Any) -> Any:
         """A tensor that an operation is given, as a stand-in."""
@@ -133,14 +165,27 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A real tensor that nobody gave: a global, say. It is not touched; what the step does, it does to this."""
         if id(tensor) not in self.shadows:
             _, place = self.inside.pop(id(tensor), (None, None))
-            standin = self.stand_in(tensor, place or CPU, None if place else outsider(tensor))
+            standin = self.stand_in(tensor, place or CPU, None if place else outsider(tensor, self.home))
             self.shadows[id(tensor)] = (tensor, standin)
         return self.shadows[id(tensor)][1]
+
+    def itself(self, tensor: Tensor, place: torch.device | None = None, origin: Origin | None = None) -> Itself:
+        """A tensor that plays itself, and where it is."""
+        if id(tensor) not in self.themselves:
+            known = place is not None or is_lazy(tensor)
+            self.themselves[id(tensor)] = Itself(tensor, place or CPU, origin if known else outsider(tensor, self.home))
+        return self.themselves[id(tensor)]
+
+    def send_itself(self, tensor: Tensor, place: torch.device | None, dtype: torch.dtype | None, copy: bool) -> Tensor:
+        before = self.itself(tensor)
+        sent = tensor.to(dtype or tensor.dtype, copy=copy or (place is not None and place is not before._place))
+        origin = before._origin if place is None or place is before._place else None
+        return self.itself(sent, place or before._place, origin).tensor
 
     def cpu_of(self, standin: StandIn) -> torch.device:
         """The CPU, as an object of its own: what is made on the device of a stray has come from that."""
         device = torch.device("cpu")
-        self.cpus[id(device)] = (device, standin.came_from())
+        self.cpus[id(device)] = (device, standin._origin)
         return device
 
     # ------------------------------------------------------------ operations
@@ -150,48 +195,132 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def goes_on(self) -> bool:
         """False: what is done now is done for real. Not by a thread of the step's, which does nothing any more."""
-        if self.now.task is not None:
-            self.now.task.touched = True
+        task = self.now.task
+        if task is not None:
+            task.touched = True
             if self.over:
                 raise Over
         return not self.over
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        with self.one_at_a_time:
+        with self.one_at_a_time, torch._C.DisableTorchFunction():
             if self.over and self.now.task is not None:
                 raise Over
             return self._run(func, args, kwargs)
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if func in _LIFTS:
-            return self.adopt(args[0])
-        if func is aten.empty.memory_format and self.now.made_by is None and (self.real or fits(func, args, kwargs)):
+            return self.adopt(args[0], Made(CPU, converted(self.home)) if self.now.making is None else None)
+        about = operator(func)
+        given: list[Any] = []
+        behind = self._opened(args, given)
+        named = {name: self._opened((each,), given)[0] for name, each in kwargs.items()} if kwargs else kwargs
+        if func is _EMPTY and self._is_made_inside(func, args, kwargs):
             return self.made_inside(func, args, kwargs)
-        args, kwargs = mapped(self.admit, (args, kwargs))
-        for stray in strays(func, args, kwargs, self.home):
-            self.tell(stray, func.overloadpacket.__name__, users_line())
-            stray._place = self.home  # the run goes on as if it had been mended
-        given = [each for each in leaves((args, kwargs)) if isinstance(each, StandIn)]
-        made = not given or kwargs.get("device") is not None
-        place = self.now.made_on if made else _place_of(given)
-        came = self.now.made_by if made else _came_from(given, place)
-        if not given and not self.now.disguised and called_by_user():
-            # In a hook of autograd's, where torch leaves the disguise out.
-            place, came = CPU, factory(func.overloadpacket.__name__, users_line())
-        out = self._done(func, args, kwargs, given)
-        if place == self.home:
-            weigh(self.meter, func, mapped(_behind, args), out)
-        if func is aten.detach.default and is_window(out) and _accumulates():
+        place = given[0]._place if given else CPU
+        for each in given:
+            if each._place is not place:
+                place = self._check_places(about, func, args, kwargs, given)
+                break
+        if not given or (self.now.making is not None and kwargs.get("device") is not None):
+            where = self.made_now()
+            if not given and self.now.making is None and called_by_user():
+                # In a hook of autograd's, where torch leaves the disguise out.
+                where = Made(CPU, factory(self, about.name, users_line()))
+            place, origin = where
+        else:
+            origin = _origin_of(given) if place is CPU else None
+        try:
+            out = self._done(about, func, behind, named, given)
+        except (CannotGoOn, NotFollowed, NotOnDevice):
+            raise
+        except Exception as error:
+            self.refused = Refused(error)
+            raise
+        if func in WEIGHED and place is self.home:
+            weigh(self.meter, func, behind, out)
+        if func is _DETACH and _accumulates():
             self.meter.mark(out, "gradients")
-        wrapped = mapped(lambda each: self.wrap(each, place, came) if _has_stand_in(each) else each, out)
-        if func.overloadpacket is aten._pack_padded_sequence:
-            wrapped[1]._place = CPU  # the sizes of the batches: read there
-        return _aliased(func, args, kwargs, wrapped)
+        if about.returns_first:
+            return self.admit(args[0]) if args else out
+        if not about.is_pure and torch.is_inference_mode_enabled() and not all(_is_inference(each) for each in given):
+            with torch.inference_mode(False):  # a view of an ordinary tensor is an ordinary tensor
+                wrapped = self._wrapped(out, place, origin)
+        else:
+            wrapped = self._wrapped(out, place, origin)
+        if func is _PACK:
+            wrapped = (wrapped[0], self.real_sizes(out[1]))
+        return wrapped if about.is_pure else self._aliased(func, args, kwargs, wrapped)
+
+    def _opened(self, args: Any, given: list[Any]) -> list[Any]:
+        """Arguments with what is behind their stand-ins; those, and tensors that play themselves, come into `given`."""
+        found: list[Any] = []
+        for each in args:
+            kind = type(each)
+            if kind is StandIn:
+                if each._result_of_sending is not None:
+                    each._result_of_sending.used = True
+                if self.unknown:
+                    self.knows(each)
+                given.append(each)
+                found.append(each._behind)
+            elif kind is list or kind is tuple:
+                found.append(self._opened(each, given))
+            elif isinstance(each, Tensor):
+                admitted = self.admit(each)
+                if admitted is each:
+                    given.append(self.itself(each))
+                    found.append(each)
+                else:
+                    found += self._opened((admitted,), given)
+            else:
+                found.append(each)
+        return found
+
+    def _check_places(
+        self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]
+    ) -> torch.device:
+        """Report the tensors that cannot be taken together with the others. Where is the result?"""
+        args, kwargs = mapped(self._told_apart, (args, kwargs))
+        for stray in strays(func, args, kwargs, self.home):
+            self.tell(stray, about.name, users_line())
+            stray._place = self.home  # the run goes on as if it had been mended
+        # A number on the CPU goes with the others.
+        return next((each._place for each in given if each._place is not CPU), CPU)
+
+    def _told_apart(self, each: Any) -> Any:
+        admitted = self.admit(each)
+        return self.itself(each) if isinstance(admitted, Tensor) and type(admitted) is not StandIn else admitted
+
+    def _wrapped(self, out: Any, place: torch.device, origin: Origin | None) -> Any:
+        if isinstance(out, Tensor):
+            return self.wrap(out, place, origin) if _has_stand_in(out) else self.itself(out, place, origin).tensor
+        if isinstance(out, (tuple, list)):
+            return type(out)([self._wrapped(each, place, origin) for each in out])
+        return out
+
+    def real_sizes(self, sizes: Tensor) -> Tensor:
+        """The sizes of the batches of a packed sequence: torch's C++ reads them by their address."""
+        if not is_known(sizes):
+            raise CannotGoOn("a packed sequence has its lengths as values")
+        self.inside[id(sizes)] = (sizes, CPU)
+        return sizes
+
+    def _aliased(self, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+        args, kwargs = mapped(self.admit, (args, kwargs))
+        if any(isinstance(each, Tensor) and not isinstance(each, StandIn) for each in leaves((args, kwargs, out))):
+            return out  # a sparse one has no storage to share
+        return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[no-untyped-call]
+
+    def _is_made_inside(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        if self.now.making is None and called_by_user():
+            return False  # torch.Tensor(3, 4)
+        return self.made_now().origin is None and (self.real or self.fits(func, args, kwargs))
 
     def made_inside(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
         """Room that torch's C++ has asked for: it may write to it by its address. Real, until an operation uses it."""
         made: Tensor = func(*args, **{**kwargs, "device": CPU, "pin_memory": False})
-        self.inside[id(made)] = (made, self.now.made_on)
+        self.inside[id(made)] = (made, self.made_now().place)
         return made
 
     # ------------------------------------------------------------ with what is behind
@@ -201,106 +330,135 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         behind = standin._behind
         if not is_known(behind):
             return False
+        if not self.unknown:
+            return True
         base = self.unknown.get(behind.untyped_storage()._cdata)
         if base is not None:
             standin._behind = self.window(base, behind)
         return base is None
 
-    def _done(self, func: Any, args: Any, kwargs: dict[str, Any], given: list[StandIn]) -> Any:
-        makes = not given and any(argument.name == "device" for argument in func._schema.arguments)
-        if makes or kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": CPU}
-        known = [self.knows(each) for each in given]
-        with_bytes = mapped(_behind, (args, kwargs))
-        if self.real:
-            return func(*with_bytes[0], **with_bytes[1])
-        if all(known) and fits(func, *with_bytes):
-            with suppress(NotImplementedError):  # the CPU cannot, but its shapes are known
-                return func(*with_bytes[0], **with_bytes[1])
-        return self._done_in_shapes(func, args, kwargs)
-
-    def _done_in_shapes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        for argument, value in [*zip(func._schema.arguments, args, strict=False), *_named(func, kwargs)]:
-            if argument.is_write:
-                for each in leaves(value):
-                    self._forget(each)
-        if func.overloadpacket in _MASKED:
-            args = (args[0], _without_masks(args[1], self), *args[2:])
-        args, kwargs = mapped(_shape_of, (args, kwargs))
-        if kwargs.get("device") is not None:
-            kwargs["device"] = "meta"
+    def fits(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Are the results of an operation small enough to be computed?"""
         try:
+            return nbytes_of(self.inference.shapes(func, args, kwargs)) <= MOST_BYTES
+        except (NotImplementedError, RuntimeError):
+            return True
+
+    def _done(self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> Any:
+        if kwargs.get("device") is not None or (about.makes and not given):
+            kwargs = {**kwargs, "device": CPU}
+        if self.real:
+            return _computed(func, args, kwargs)
+        known = [self.knows(each) for each in given if type(each) is StandIn]
+        if all(known) and (not about.is_pure or self.fits(func, args, kwargs)):
+            with suppress(NotImplementedError):  # the CPU cannot, but its shapes are known
+                return _computed(func, args, kwargs)
+        return self._done_in_shapes(about, func, args, kwargs, given)
+
+    def _done_in_shapes(self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> Any:
+        if func is _PACK and is_known(args[1]):
+            zeros = torch.zeros((), dtype=args[0].dtype).expand(args[0].size())
+            packed, sizes = func(zeros, *args[1:], **kwargs)
+            return as_shape(packed), sizes
+        if func.overloadpacket in _MASKED:
+            args = [args[0], _without_masks(args[1]), *args[2:]]
+        if not about.is_pure:
+            self._forget_written(func, args, kwargs, given)
+            args, kwargs = mapped(without_bytes, (args, kwargs))
+        try:
+            if about.is_pure or about.only_writes:
+                return made(self.inference.shapes(func, args, kwargs))
+            self.inference.check_dtypes(func, args, kwargs)
             return func(*args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if not func._schema.returns:
                 return None  # it only writes, and that nobody will see
             if "meta" in str(error).lower() or "data-dependent" in str(error):
-                raise CannotGoOn(f"{func.overloadpacket.__name__} looks at data") from None
+                raise CannotGoOn(f"{about.name} depends on values") from None
             raise
 
-    def _forget(self, each: Any) -> None:
-        """Something unknown will be written to it."""
-        if isinstance(each, StandIn) and self.knows(each):
-            storage = each._behind.untyped_storage()
-            key = storage._cdata
-            with off_stage():
-                self.unknown[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
-            weakref.finalize(storage, self.unknown.pop, key, None)
-            self.knows(each)
+    def _forget_written(self, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> None:
+        """Something unknown will be written to the tensors that an operation changes."""
+        written = {
+            id(leaf)
+            for argument, value in [*zip(func._schema.arguments, args, strict=False), *_named(func, kwargs)]
+            if argument.is_write
+            for leaf in leaves(value)
+        }
+        for each in given:
+            if type(each) is StandIn and id(each._behind) in written and self.knows(each):
+                storage = each._behind.untyped_storage()
+                key = storage._cdata
+                with off_stage():
+                    self.unknown[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+                weakref.finalize(storage, self.unknown.pop, key, None)
+                self.knows(each)
 
 
 _MASKED = {aten.index, aten.index_put, aten.index_put_}
+_EMPTY = aten.empty.memory_format
+_PACK = aten._pack_padded_sequence.default
+_DETACH = aten.detach.default
+_LIFTS = {aten.lift.default, aten.lift_fresh.default}
+_NOT_ON_MPS = {torch.float64, torch.complex128}
 
 
-def _without_masks(indices: Any, stage: Stage) -> list[Any]:
+def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """With real bytes. Where the CPU lacks a kernel of less precision that a GPU has, by one of more."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError as error:
+        if not any(f"not implemented for '{name}'" in str(error) for name in ("Half", "BFloat16")):
+            raise
+    lesser = next(each.dtype for each in leaves((args, kwargs)) if isinstance(each, Tensor) and each.dtype in _LESSER)
+    args, kwargs = mapped(lambda each: each.float() if _is_lesser(each) else each, (args, kwargs))
+    out = func(*args, **kwargs)
+    if isinstance(out, Tensor):
+        return out.to(lesser) if out.dtype is torch.float32 else out
+    return type(out)(each.to(lesser) if isinstance(each, Tensor) else each for each in out)
+
+
+_LESSER = {torch.float16, torch.bfloat16}
+
+
+def _is_lesser(each: Any) -> bool:
+    return isinstance(each, Tensor) and each.dtype in _LESSER
+
+
+def _without_masks(indices: Any) -> list[Any]:
     """A known mask selects known places, whatever it selects from."""
     found: list[Any] = []
     for each in indices:
-        is_mask = isinstance(each, StandIn) and each.dtype in (torch.bool, torch.uint8) and stage.knows(each)
-        found += each._behind.nonzero(as_tuple=True) if is_mask else [each]
-    return [as_shape(each) if isinstance(each, Tensor) and not isinstance(each, StandIn) else each for each in found]
-
-
-_LIFTS = {aten.lift.default, aten.lift_fresh.default}
+        is_mask = isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) and is_known(each)
+        found += [as_shape(one) for one in each.nonzero(as_tuple=True)] if is_mask else [each]
+    return found
 
 
 def _has_stand_in(each: Any) -> bool:
     """A sparse tensor has none, nor has a parameter that waits for its shape."""
-    if isinstance(each, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(each):
-        raise NotFollowed("torch.func's transforms wrap tensors, and a rehearsal does not see what is inside")
-    return isinstance(each, Tensor) and not is_lazy(each) and is_window(each)
-
-
-def _behind(each: Any) -> Any:
-    return each._behind if isinstance(each, StandIn) else each
-
-
-def _shape_of(each: Any) -> Any:
-    behind = _behind(each)
-    return as_shape(behind) if isinstance(each, StandIn) and is_known(behind) else behind
+    if not isinstance(each, Tensor):
+        return False
+    if type(each) is Tensor:
+        if torch._C._functorch.is_functorch_wrapped_tensor(each):
+            raise NotFollowed("torch.func's transforms wrap tensors, and a rehearsal does not see what is inside")
+        return is_window(each)
+    return not is_lazy(each) and is_window(each)
 
 
 def _named(func: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     return ((each, kwargs[each.name]) for each in func._schema.arguments if each.name in kwargs)
 
 
-def _place_of(given: list[StandIn]) -> torch.device:
-    """A number on the CPU goes with the others."""
-    return next((each._place for each in given if each._place != CPU), CPU)
-
-
-def _came_from(given: list[StandIn], place: torch.device) -> Provenance | None:
+def _origin_of(given: list[Any]) -> Origin | None:
     """What is computed from a stray is a stray of the same kind."""
-    return next(filter(None, (each.came_from() for each in given)), None) if place == CPU else None
+    return next((each._origin for each in given if each._origin is not None), None)
+
+
+def _is_inference(each: Any) -> bool:
+    return type(each) is StandIn and each.is_inference()
 
 
 def _accumulates() -> bool:
     """Is autograd about to put a gradient where it belongs?"""
     node = torch._C._current_autograd_node()
     return node is not None and node.name().endswith("AccumulateGrad")
-
-
-def _aliased(func: Any, args: Any, kwargs: Any, out: Any) -> Any:
-    if any(isinstance(each, Tensor) and not isinstance(each, StandIn) for each in leaves((args, kwargs, out))):
-        return out  # a sparse one has no storage to share
-    return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[no-untyped-call]

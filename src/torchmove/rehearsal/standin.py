@@ -14,26 +14,44 @@ import torch
 from torch import Tensor
 
 from torchmove.rehearsal.arguments import leaves
-from torchmove.rehearsal.provenance import Provenance
+from torchmove.rehearsal.provenance import Origin
 
 CPU = torch.device("cpu")
-_THROWN_AWAY = Provenance(
-    "thrown-away", "the result of .to() was thrown away, and .to() changes nothing in place", "x = x.to(...)"
-)
+_places: dict[torch.device, torch.device] = {CPU: CPU}
+
+
+def place_of(device: torch.device) -> torch.device:
+    """Each place is one object, so that places are compared by `is`; a device without a number is the first."""
+    found = _places.get(device)
+    if found is None:
+        named = CPU if device.type == "cpu" else torch.device(device.type, device.index or 0)
+        found = _places[device] = _places.setdefault(named, named)
+    return found
+
+
+class Sent:
+    """What `.to(...)` has made of a tensor: still there, and ever used?"""
+
+    __slots__ = ("tensor", "used")
+
+    def __init__(self, tensor: StandIn) -> None:
+        self.tensor, self.used = weakref.ref(tensor), False
 
 
 class StandIn(Tensor):
     _behind: Tensor
     _place: torch.device
     _stage: Any
-    _provenance: Provenance | None
-    _sent: weakref.ref[StandIn] | None  # what `.to(...)` made of it
-    _fetched: bool  # it has just come from the device
-    _part: str  # what it is counted as, of the memory
+    _origin: Origin | None
+    # In the class, so that only what differs is set on each.
+    _sent: Sent | None = None  # what `.to(...)` made of it
+    _result_of_sending: Sent | None = None
+    _fetched: bool = False  # it has just come from the device
+    _part: str = ""  # what it is counted as, of the memory
 
     @staticmethod
-    def __new__(cls, behind: Tensor, place: torch.device, stage: Any, provenance: Provenance | None) -> StandIn:
-        made: StandIn = Tensor._make_wrapper_subclass(
+    def __new__(cls, behind: Tensor, place: torch.device, stage: Any, origin: Origin | None) -> StandIn:
+        made: StandIn = _make_wrapper(
             cls,
             behind.size(),
             strides=behind.stride(),
@@ -41,46 +59,52 @@ class StandIn(Tensor):
             dtype=behind.dtype,
             layout=behind.layout,
             device=CPU,
-            requires_grad=False,
         )
-        made._behind, made._place, made._stage, made._provenance = behind, place, stage, provenance
-        made._sent, made._fetched, made._part = None, False, ""
+        made._behind, made._place, made._stage, made._origin = behind, place, stage, origin
         return made
 
-    def came_from(self) -> Provenance | None:
-        """That somebody sent it on, and let go of what came of that, says more than all else."""
-        return _THROWN_AWAY if self._sent is not None and self._sent() is None else self._provenance
+    def was_thrown_away(self) -> bool:
+        """It was sent, and what came of that was let go without being used."""
+        return self._sent is not None and not self._sent.used and self._sent.tensor() is None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StandIn:
         made: StandIn = self.detach().clone()  # type: ignore[assignment]
         memo[id(self)] = made
         own = {name: value for name, value in self.__dict__.items() if name not in made.__dict__}
-        made.__dict__.update(copy.deepcopy(own, memo))
+        made.__dict__.update(copy.deepcopy({name: own[name] for name in own.keys() - _OWN}, memo))
         made.requires_grad_(self.requires_grad)
         return made
 
     # What Python asks goes by the place; torch's C++ does not ask here.
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return self._place if self._place != CPU else self._stage.cpu_of(self)
+        return self._place if self._place is not CPU else self._stage.cpu_of(self)
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
         return self._place.type == "cuda"
 
     @property
+    def is_mps(self) -> bool:  # type: ignore[override]
+        return self._place.type == "mps"
+
+    @property
+    def is_xpu(self) -> bool:  # type: ignore[override]
+        return self._place.type == "xpu"
+
+    @property
     def is_cpu(self) -> bool:  # type: ignore[override]
-        return self._place.type == "cpu"
+        return self._place is CPU
 
     @property
     def is_meta(self) -> bool:  # type: ignore[override]
         return False
 
     def get_device(self) -> int:
-        return -1 if self._place.type == "cpu" else self._place.index
+        return -1 if self._place is CPU else self._place.index
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        if self._place != CPU:
+        if self._place is not CPU:
             self._stage.note("printing waits for the device and brings values to the CPU")
         return f"tensor(..., size={tuple(self.shape)}, device='{self._place}', dtype={self.dtype})"
 
@@ -91,6 +115,25 @@ class StandIn(Tensor):
         """Reached where the stage is not entered, in a thread of torch's own."""
         stage = next(each._stage for each in leaves((args, kwargs)) if isinstance(each, StandIn))
         return stage.run(func, args, kwargs or {})
+
+
+class Itself:
+    """A tensor that no stand-in can play, a sparse one, and where it is."""
+
+    __slots__ = ("_origin", "_place", "tensor")
+
+    def __init__(self, tensor: Tensor, place: torch.device, origin: Origin | None) -> None:
+        self.tensor, self._place, self._origin = tensor, place, origin
+
+    def dim(self) -> int:
+        return self.tensor.dim()
+
+    def was_thrown_away(self) -> bool:
+        return False
+
+
+_make_wrapper: Any = Tensor._make_wrapper_subclass
+_OWN = {"_behind", "_place", "_stage", "_origin", "_sent", "_result_of_sending", "_fetched", "_part"}
 
 
 def swap(tensor: Tensor, other: Tensor) -> None:

@@ -27,7 +27,7 @@ _HOLDERS = (
 
 class Surroundings:
     """`held`: what holds something, by its name. `names`: those the code may bind anew, and where. `classes`: likewise,
-    the user's.
+    the user's. `functions`: the user's.
 
     Of the user's own modules what the code names is looked at; those of installed libraries are not entered.
     """
@@ -36,6 +36,7 @@ class Surroundings:
         self.held: dict[str, Any] = {}
         self.names: dict[tuple[int, str], dict[str, Any]] = {}
         self.classes: list[type] = []
+        self.functions: list[types.FunctionType] = []
         self._seen: set[int] = set()
         self._own: set[str] = set()  # modules of the user's by their names; one that was executed is known only so
         self._todo: list[Any] = [function_of(step)]
@@ -58,6 +59,7 @@ class Surroundings:
             self._look_around(around, function.__module__, names)
             return
         self._own.add(function.__module__)
+        self.functions.append(function)
         self._look_into(around, "", names, {id(around)})
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             value = _contents(cell)  # what holds something there is found with the function

@@ -20,11 +20,14 @@ aten = torch.ops.aten
 _KEPT, _TAKEN = 5, 6
 
 
+WEIGHED = {aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default}
+
+
 def weigh(meter: Meter, func: Any, behind: Sequence[Any], out: Any) -> None:
     """Count what an operation, done with tensors that stand behind others, would keep and take more on the device."""
     if func is aten.mkldnn_rnn_layer.default:
         meter.take(_passing(behind, out[0]))
-        if behind[-1]:  # it trains
+        if behind[-1] and out[3] is not None:  # it trains
             meter.see(out[3], _KEPT * out[0].nbytes)
     elif func is aten.mkldnn_rnn_layer_backward.default:
         meter.take(_passing(behind, behind[7]))

@@ -1,0 +1,289 @@
+"""Devices that were decided before the rehearsal, on a machine without the device.
+
+`DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")` is right on a GPU machine, and "cpu" elsewhere.
+During the rehearsal, values that were decided so are the simulated device's; a plain `torch.device("cpu")` stays what
+it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import types
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from torchmove import _paths
+from torchmove._records import Inventory, Repoint
+from torchmove._repointing import repoint_all
+from torchmove._undo import Undo
+from torchmove.rehearsal.provenance import Line
+from torchmove.rehearsal.runtime import simulated_type
+from torchmove.rehearsal.sources import ASKS, Reasons, Source, called, default_of, names_of, parameters_of, scope_around
+from torchmove.rehearsal.surroundings import Surroundings
+
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
+
+
+class Decided:
+    """The values that were decided so, and how to replace them."""
+
+    def __init__(self, around: Surroundings, home: torch.device) -> None:
+        self.around, self.home, self.reasons = around, home, Reasons()
+        self._changes: list[tuple[Callable[[], object], Callable[[], object]]] = []  # do, and undo
+        self._repoints: list[Repoint] = []
+        self._lines: defaultdict[Line, list[str]] = defaultdict(list)
+        self._globals()
+        for function in around.functions:
+            self._closure(function)
+            self._defaults(function)
+        for kind in around.classes:
+            self._class_attributes(kind)
+
+    def lines(self) -> Iterator[tuple[Line, str]]:
+        """The lines that decided, and the names of what they decided."""
+        return ((line, ", ".join(dict.fromkeys(names))) for line, names in self._lines.items())
+
+    def apply(self, undo: Undo) -> None:
+        for do, back in self._changes:
+            undo.append(back)
+            do()
+        repoint_all(self._repoints, undo)
+
+    def values_in(self, inventory: Inventory) -> None:
+        """The devices that objects remember, and the switches of namespaces."""
+        for value in inventory.device_values:
+            if value.device.type == self.home.type or value.how not in (_paths.ATTRIBUTE, _paths.ITEM):
+                continue
+            owners = tuple(each.__name__ for each in type(value.holder).__mro__[:-1])
+            is_mapping = isinstance(value.holder, (dict, list, argparse.Namespace, types.SimpleNamespace))
+            line = self._first(
+                lambda source, value=value, owners=() if is_mapping else owners: self.reasons.of_attribute(  # type: ignore[misc]
+                    source, str(value.what), owners
+                )
+            )
+            if line is not None:
+                self._repoints.append(Repoint(value, self._new(value.value)))
+                self._lines[line].append(str(value.path))
+
+    def sent(self, inventory: Inventory, outside: set[str], parameters: Mapping[str, Any]) -> Iterator[int]:
+        """The tensors that were on the device when the step began, since they were sent to one that was decided."""
+        known: dict[Any, bool] = {}
+        there: set[int] = set()  # which an optimizer, say, has as well
+        for name in outside:
+            known[name] = self._was_sent(name.rpartition(".")[2], outside=True)
+            value = self.around.held[name]
+            if known[name] and isinstance(value, torch.nn.Module):
+                there |= {*map(id, value.parameters()), *map(id, value.buffers())}
+            elif known[name] and isinstance(value, torch.Tensor):
+                there.add(id(value))
+        holders = {id(path): holder for holder, path in inventory.holders.values()}
+        for index, slot in enumerate(inventory.slots):
+            root = next(slot.path.steps())
+            key: Any = (slot.what, id(slot.before)) if slot.how is _paths.ATTRIBUTE else root.what
+            if root.what in parameters and root.what not in known:
+                known[root.what] = self._was_sent(root.what, outside=False) or self._is_sent_global(
+                    parameters[root.what]
+                )
+            holder = holders.get(id(slot.before))
+            if slot.how is _paths.ATTRIBUTE and key not in known and holder is not None and slot.role == "tensor":
+                known[key] = self._attribute_was_sent(slot.what, holder)
+            if known.get(root.what) or known.get(key) or id(slot.tensor) in there:
+                yield index
+
+    def _was_sent(self, name: str, *, outside: bool) -> bool:
+        """A global; or what a function of the file returns that calls it as the step calls its parameter."""
+
+        def found(source: Source) -> Line | None:
+            if outside:
+                return self.reasons.sent(source, source.names["", name])
+            makers = [
+                scope
+                for scope, returned in source.returns.items()
+                if name not in parameters_of(source.functions[scope])
+                and any(names_of(each.value, name) for each in returned)
+            ]
+            assigned = [each for scope in makers for each in source.names[scope, name] if not each.is_sent]
+            return self.reasons.sent(source, assigned)
+
+        return self._first(found) is not None
+
+    def _is_sent_global(self, value: Any) -> bool:
+        """An object that is a variable of the user's module, too."""
+        spaces = {id(each.__globals__): each.__globals__ for each in self.around.functions}
+        names = {name for space in spaces.values() for name, each in space.items() if each is value}
+        return any(self._was_sent(name, outside=True) for name in names)
+
+    def _attribute_was_sent(self, name: str, holder: Any) -> bool:
+        owners = {each.__name__ for each in type(holder).__mro__[:-1]}
+
+        def found(source: Source) -> Line | None:
+            return self.reasons.sent(source, [each for each in source.attributes.get(name, ()) if each.owner in owners])
+
+        return self._first(found) is not None
+
+    def _sources(self) -> Iterator[Source]:
+        for file in dict.fromkeys(each.__code__.co_filename for each in self.around.functions):
+            yield self.reasons.source(file)
+
+    def _first(self, ask: Callable[[Source], Line | None]) -> Line | None:
+        return next(filter(None, map(ask, self._sources())), None)
+
+    # ------------------------------------------------------------ where they are kept
+
+    def _globals(self) -> None:
+        files = {id(each.__globals__): each.__code__.co_filename for each in self.around.functions}
+        for (key, name), space in self.around.names.items():
+            file = files.get(key) or space.get("__file__")
+            if file is None or name not in space:
+                continue
+            value = space[name]
+            if isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
+                self._switches(value, self.reasons.source(file), space)
+            if not self._is_candidate(value):
+                continue
+            source = self.reasons.source(file)
+            line = self.reasons.of_name(source, name, "")
+            new = self._new(value) if line is not None else None
+            if line is not None and isinstance(value, bool):
+                new = _again([each.value for each in source.names["", name]], space)
+            if line is not None and new is not None:
+                self._change(partial(space.__setitem__, name, new), partial(space.__setitem__, name, value))
+                self._lines[line].append(name)
+
+    def _switches(self, namespace: Any, source: Source, space: dict[str, Any]) -> None:
+        """`args.cuda = not args.no_cuda and torch.cuda.is_available()`"""
+        for name, value in vars(namespace).items():
+            if value is False:
+                assigned = source.attributes.get(name, [])
+                line = self.reasons.of_any(source, assigned)
+                if line is not None and _again([each.value for each in assigned], space):
+                    self._change(partial(setattr, namespace, name, True), partial(setattr, namespace, name, False))
+                    self._lines[line].append(name)
+
+    def _closure(self, function: types.FunctionType) -> None:
+        scope = scope_around(function.__qualname__)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+            if not self._is_candidate(value):
+                continue
+            source = self.reasons.source(function.__code__.co_filename)
+            line = self.reasons.of_name(source, name, scope)
+            new = self._new(value)
+            if line is not None and isinstance(value, bool):
+                cells = dict(zip(function.__code__.co_freevars, _contents(function), strict=True))
+                assigned = [each.value for each in source.names[scope, name]]
+                new = _again(assigned, {**function.__globals__, **cells})
+            if line is not None and new is not None:
+                self._change(
+                    partial(setattr, cell, "cell_contents", new), partial(setattr, cell, "cell_contents", value)
+                )
+                self._lines[line].append(name)
+
+    def _defaults(self, function: types.FunctionType) -> None:
+        if not any(
+            map(self._is_candidate, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
+        ):
+            return
+        source = self.reasons.source(function.__code__.co_filename)
+        written = source.functions.get(function.__qualname__)
+        if written is None:
+            return
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        before, keywords = function.__defaults__ or (), dict(function.__kwdefaults__ or {})
+        own = dict(zip(reversed(names), reversed(before), strict=False))
+        new: dict[str, Any] = {}
+        for name, value in {**own, **keywords}.items():
+            default = default_of(written, name) if self._is_candidate(value) and not isinstance(value, bool) else None
+            line = None if default is None else self.reasons.of(source, default, scope_around(function.__qualname__))
+            if line is not None:
+                new[name] = self._new(value)
+                self._lines[line].append(name)
+        if new:
+            after = tuple(new.get(name, own[name]) for name in names[len(names) - len(before) :])
+            self._change(
+                partial(setattr, function, "__defaults__", after), partial(setattr, function, "__defaults__", before)
+            )
+            with_new = {name: new.get(name, value) for name, value in keywords.items()}
+            self._change(
+                partial(setattr, function, "__kwdefaults__", with_new or None),
+                partial(setattr, function, "__kwdefaults__", keywords or None),
+            )
+
+    def _class_attributes(self, kind: type) -> None:
+        for name, value in list(vars(kind).items()):
+            if self._is_candidate(value) and not isinstance(value, bool) and not name.startswith("__"):
+                line = self._first(lambda source, name=name: self.reasons.of_attribute(source, name, (kind.__name__,)))  # type: ignore[misc]
+                if line is not None:
+                    self._change(
+                        partial(type.__setattr__, kind, name, self._new(value)),
+                        partial(type.__setattr__, kind, name, value),
+                    )
+                    self._lines[line].append(f"{kind.__name__}.{name}")
+
+    def _change(self, do: Callable[[], object], back: Callable[[], object]) -> None:
+        self._changes.append((do, back))
+
+    def _is_candidate(self, value: Any) -> bool:
+        """Can it have been decided: another device, its name, a tensor type of the CPU's, a switch that is off?"""
+        if isinstance(value, torch.device):
+            return value.type != self.home.type
+        if isinstance(value, type):
+            return value.__module__ == "torch" and value.__name__.endswith("Tensor") and value.__name__ != "Tensor"
+        return value is False or (type(value) is str and _DEVICE.match(value) is not None and value != self.home.type)
+
+    def _new(self, value: Any) -> Any:
+        """What it would be on a machine that has the device."""
+        bare = torch.device(self.home.type) if not self.home.index else self.home
+        if isinstance(value, torch.device):
+            return bare
+        if isinstance(value, str):
+            return str(bare)
+        if isinstance(value, type):
+            return simulated_type(value, self.home)
+        return value
+
+
+def _contents(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            yield None
+
+
+_SAFE = (
+    *(ast.Expression, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Call, ast.Attribute, ast.Name, ast.Constant, ast.IfExp),
+    *(ast.boolop, ast.unaryop, ast.cmpop, ast.Load),
+)
+
+
+def _again(expressions: list[ast.expr], space: dict[str, Any]) -> bool | None:
+    """The truth of a switch, asked again where there is a device. None: asking it would do more than ask."""
+    for expression in expressions:
+        nodes = list(ast.walk(expression))
+        asks = all(called(node) in ASKS for node in nodes if isinstance(node, ast.Call))
+        if not asks or not all(isinstance(node, _SAFE) for node in nodes):
+            return None
+        code = compile(ast.Expression(expression), "<decided>", "eval")
+        yes = lambda *_: True  # noqa: E731
+        with (
+            patch.object(torch.cuda, "is_available", yes),
+            patch.object(torch.accelerator, "is_available", yes),
+            patch.object(torch.cuda, "device_count", lambda: 1),
+        ):
+            try:
+                if eval(code, dict(space)):
+                    return True
+            except Exception:  # its names have other values by now
+                return None
+    return None

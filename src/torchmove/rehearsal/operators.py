@@ -1,0 +1,66 @@
+"""What is read once of each operator: whether it writes to its inputs or returns views of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+aten = torch.ops.aten
+
+
+class Operator(NamedTuple):
+    """What the schema of an operator says.
+
+    Attributes:
+        name: as in `aten.<name>`.
+        is_pure: its results share nothing with its inputs, and it changes none of them.
+        returns_first: it writes to its first input and returns it, with the shape it had.
+        only_writes: that, or it writes to its inputs and returns nothing.
+        makes: it can make a tensor on a device that it is given.
+    """
+
+    name: str
+    is_pure: bool
+    returns_first: bool
+    only_writes: bool
+    makes: bool
+
+
+_known: dict[Any, Operator] = {}
+
+
+def operator(func: Any) -> Operator:
+    found = _known.get(func)
+    if found is None:
+        found = _known[func] = _read(func)
+    return found
+
+
+def _read(func: Any) -> Operator:
+    schema = func._schema
+    aliases = [each.alias_info is not None for each in (*schema.arguments, *schema.returns)]
+    first = schema.arguments[0].alias_info if schema.arguments else None
+    returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None
+    written = [each for each in schema.arguments if each.alias_info is not None and each.alias_info.is_write]
+    returns_first = (
+        first is not None
+        and first.is_write
+        and len(written) == 1
+        and returned is not None
+        and returned.is_write
+        and torch.Tag.inplace_view not in func.tags
+        and func not in _RESIZING
+    )
+    makes = any(each.name == "device" for each in schema.arguments)
+    only_writes = returns_first or (bool(written) and not schema.returns)
+    return Operator(func.overloadpacket.__name__, not any(aliases), returns_first, only_writes, makes)
+
+
+# They may change the shape of what they write to, and have no tag that says so.
+_RESIZING = {
+    aten.set_.source_Tensor,
+    aten.set_.source_Storage,
+    aten.set_.source_Storage_storage_offset,
+    aten.set_.default,
+}

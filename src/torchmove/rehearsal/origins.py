@@ -1,0 +1,350 @@
+"""What to say of a tensor that is on the wrong device: which kind it is of, what it is to the user, and the remedy.
+
+Each function here makes an Origin. Its words are put together when a problem is reported, from the code, the variables
+and the paths that lead to the tensor at that moment.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import gc
+import inspect
+import re
+import types
+import weakref
+from collections.abc import Callable, Container, Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchmove import _paths
+from torchmove._records import Inventory
+from torchmove.rehearsal.provenance import (
+    Line,
+    Origin,
+    Provenance,
+    module_being_built,
+    users_frames,
+    users_line,
+)
+
+_GIVE_IT = "give it to the rehearsal, and to tm.move, too; or move it before"
+_TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
+_CLOSURE = "take the tensor as an argument, or send it there inside; or tm.move, which finds it"
+_REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\()[\w.\[\]\"']*device\b", re.IGNORECASE)
+_MOST_MEMBERS = 64
+_CONVERTERS = {"from_numpy", "Tensor", "frombuffer"} | {
+    f"{kind}Tensor" for kind in ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+}
+
+
+def name_of(device: torch.device) -> str:
+    """As a user would write it."""
+    return f'"{device}"' if device.index else f'"{device.type}"'
+
+
+# ---------------------------------------------------------------- data
+
+
+def given(path: _paths.Path, value: Any, tensor: Tensor, device: torch.device) -> Origin:
+    """Of a tensor of a batch: `value` is the object that the step is given."""
+    return _input(tensor, device, lambda: (_root_name(path), str(path)), value)
+
+
+def delivered(tensor: Tensor, device: torch.device) -> Origin:
+    """Of a tensor that a loader delivers."""
+    return _input(tensor, device, lambda: ("", ""), None, "the loader delivers it on cpu")
+
+
+def _root_name(path: _paths.Path) -> str:
+    return str(next(path.steps()))
+
+
+def _input(
+    tensor: Tensor, device: torch.device, known: Callable[[], tuple[str, str]], value: Any, what: str = ""
+) -> Origin:
+    def describe(origin: Origin) -> Provenance:
+        root, path = known()
+        name = users_name(origin.tensor() if origin.tensor else None) or path
+        if value is not None and _moves_itself(value):
+            return Provenance("input", f"{name} is on cpu", f"{root} = {root}.to({name_of(device)})")
+        said = what or f"{name} is on cpu"
+        return Provenance("input", said, f"{name or 'x'} = {name or 'x'}.to({name_of(device)})")
+
+    origin = Origin(describe)
+    origin.tensor = weakref.ref(tensor)
+    return origin
+
+
+def _moves_itself(value: Any) -> bool:
+    """An object with a `to` of its own: a graph batch, the encoding of a tokenizer."""
+    return not isinstance(value, Tensor) and callable(getattr(type(value), "to", None))
+
+
+def users_name(tensor: Any) -> str:
+    """What the user's code calls a tensor: a variable, or an element of one. Looked for from the step inward."""
+    if tensor is None:
+        return ""
+    for frame in users_frames():
+        for name, value in _variables(frame).items():
+            end = _within(value, tensor)
+            if end is not None and name.isidentifier():
+                return f"{name}{end}"
+    return ""
+
+
+def _variables(frame: FrameType) -> dict[str, Any]:
+    """Before Python 3.13 a function's locals are a copy that stays with its frame, and would keep tensors alive."""
+    scope = frame.f_locals
+    found = dict(scope)
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(scope) is dict:
+        scope.clear()
+    return found
+
+
+def _within(value: Any, tensor: Any) -> str | None:
+    if value is tensor:
+        return ""
+    members: Iterator[tuple[str, Any]] = iter(())
+    if isinstance(value, Mapping) and len(value) <= _MOST_MEMBERS:
+        members = ((f'["{key}"]' if type(key) is str else f"[{key!r}]", value[key]) for key in value)
+    elif isinstance(value, (list, tuple)) and len(value) <= _MOST_MEMBERS:
+        members = ((f"[{index}]", each) for index, each in enumerate(value))
+    elif dataclasses.is_dataclass(value) or isinstance(value, types.SimpleNamespace):
+        members = ((f".{name}", each) for name, each in getattr(value, "__dict__", {}).items())
+    return next((end for end, each in members if each is tensor), None)
+
+
+# ---------------------------------------------------------------- made in the step
+
+
+def factory(stage: Any, name: str, line: Line) -> Origin:
+    """Of a tensor that was made in the step, and nobody said where; a module that is being built has one origin."""
+    module, outside = module_being_built()
+    if module is None:
+        return Origin(lambda _: _made(name, line, stage.home))
+    if id(module) not in stage.built:
+        kind = type(module).__name__
+        stage.built[id(module)] = (module, Origin(lambda _: _built(kind, outside, stage.home)))
+    origin: Origin = stage.built[id(module)][1]
+    return origin
+
+
+def _made(name: str, line: Line, home: torch.device) -> Provenance:
+    what = f"made on cpu by torch.{name} without device="
+    return Provenance("factory", what, _with_device(line.text, name, home), line)
+
+
+def _built(kind: str, line: Line, home: torch.device) -> Provenance:
+    what = f"the module {kind} was built on cpu in the step and not moved"
+    assigned = re.match(r"([\w.]+)\s*=[^=]", line.text)
+    name = assigned[1] if assigned else "module"
+    return Provenance("factory", what, f"{name} = {name}.to({name_of(home)})", line)
+
+
+def converted(home: torch.device) -> Origin:
+    """Of a tensor that was made from an array or a list by a function of torch's that takes no device."""
+    line = users_line()
+
+    def describe(_: Origin) -> Provenance:
+        found = _call_in(line.text, _CONVERTERS)
+        call = None if found is None else ast.get_source_segment(line.text, found)
+        name = ast.unparse(found.func) if found is not None else "torch from values"
+        return Provenance("factory", f"made on cpu by {name}", f"{call or 'x'}.to({name_of(home)})", line)
+
+    return Origin(describe)
+
+
+def _with_device(text: str, name: str, home: torch.device) -> str:
+    """The call as it is written, with the device."""
+    found = _call_in(text, {name})
+    if found is None:
+        return f"torch.{name}(..., device={name_of(home)})"
+    call = ast.get_source_segment(text, found) or ""
+    inside = call[:-1].rstrip().rstrip(",")
+    return f"{inside}{'' if inside.endswith('(') else ', '}device={name_of(home)})"
+
+
+def _call_in(text: str, names: Container[str]) -> ast.Call | None:
+    """The call of a function of one of these names in a line of code."""
+    for code in (text, f"{text}\n    pass", text.rstrip(",")):
+        try:
+            tree = ast.parse(code)
+        except SyntaxError:
+            continue
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        return next((node for node in calls if _called(node) in names), None)
+    return None
+
+
+def _called(node: ast.Call) -> str:
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+# ---------------------------------------------------------------- put there by the step itself
+
+
+def asked_for(place: torch.device, line: Line) -> Origin:
+    """Of a tensor that was sent or made at a place that the line names or remembers."""
+    return Origin(lambda _: _asked_for(place, line))
+
+
+def _asked_for(place: torch.device, line: Line) -> Provenance:
+    if _REMEMBERED.search(line.text):
+        what = f"it was put on {place}, the device that this line remembers"
+        return Provenance("stale-device", what, _TAKE_THE_DEVICE, line)
+    return Provenance("hard-coded", f"it was put on {place} by name", "use the device of the other tensors", line)
+
+
+def sent_in_vain(origin: Origin | None, line: Line) -> Origin | None:
+    """Of a tensor that was on the CPU and was sent there, by a device that the line remembers."""
+    if origin is None or "cpu" in line.text or not _REMEMBERED.search(line.text):
+        return origin
+
+    def describe(_: Origin) -> Provenance:
+        what = f"{origin.described().what}; {line} sends it to cpu, the device that it remembers"
+        return Provenance("stale-device", what, _TAKE_THE_DEVICE, line)
+
+    return Origin(describe, origin)
+
+
+def thrown_away(origin: Origin | None, home: torch.device) -> Provenance:
+    tensor = origin.tensor() if origin is not None and origin.tensor is not None else None
+    name = users_name(tensor) or "x"
+    return Provenance(
+        "thrown-away",
+        "the result of .to() was thrown away, and .to() changes nothing in place",
+        f"{name} = {name}.to({name_of(home)})",
+    )
+
+
+# ---------------------------------------------------------------- none of the given objects'
+
+
+def outsider(tensor: Tensor, home: torch.device) -> Origin:
+    """Of a tensor that is none of the given objects'. What holds it tells what it is."""
+    return Origin(lambda _: _outside(tensor, home))
+
+
+def _outside(tensor: Tensor, home: torch.device) -> Provenance:
+    for holder in gc.get_referrers(tensor):
+        if isinstance(holder, tuple) and any(type(each) is types.FunctionType for each in gc.get_referrers(holder)):
+            return Provenance(
+                "closure", "a function has it as a default", "make it inside, on the device of the others"
+            )
+    name = users_name(tensor)
+    if not any(_is_kept(holder) for holder in gc.get_referrers(tensor)):
+        return Provenance(
+            "input", f"{name or 'it'} was made on cpu", f"{name or 'x'} = {name or 'x'}.to({name_of(home)})"
+        )
+    return Provenance("loss", f"{name or 'it'} belongs to none of the given objects", _GIVE_IT)
+
+
+def _is_kept(holder: object) -> bool:
+    """Is it something that lasts longer than the step: the variables of a module, the attributes of an object?"""
+    if type(holder) not in (dict, list, tuple):
+        return False
+    owners = gc.get_referrers(holder)
+    return any(isinstance(each, (types.ModuleType, nn.Module)) or type(each) is dict for each in owners)
+
+
+# ---------------------------------------------------------------- of the objects that are moved
+
+
+class Belongings:
+    """The origins of the tensors of an inventory that stay on the CPU. What is forgotten together has one root.
+
+    `data`: the names of the objects that no move takes along, such as a batch; `outside`: of those not given.
+    """
+
+    def __init__(
+        self, inventory: Inventory, roots: Mapping[str, Any], data: set[str], outside: set[str], home: torch.device
+    ) -> None:
+        self.inventory, self.roots, self.data, self.outside, self.home = inventory, roots, data, outside, home
+        self._shared: dict[Any, Origin] = {}
+
+    def origin_of(self, path: _paths.Path, role: str, tensor: Tensor) -> Origin:
+        root = next(path.steps()).what
+        if root in self.data:
+            return given(path, self.roots.get(root), tensor, self.home)
+        group: Any = None  # each by itself
+        if root in self.outside:
+            group = root
+        elif role == "state":
+            group = (root, role)
+        elif role in ("parameter", "buffer"):
+            group = id(path.before)  # the module that it is registered with
+        shared = None if group is None else self._shared.setdefault(group, Origin(_unsaid))
+        return Origin(lambda _: self._described(path, role), shared)
+
+    def _described(self, path: _paths.Path, role: str) -> Provenance:
+        steps = list(path.steps())
+        shown = readable(path, self.roots)
+        if steps[0].what in self.outside:
+            kind = "cache" if _is_cached(steps) else "loss"
+            return Provenance(kind, f"{shown} is on cpu: it belongs to none of the given objects", _GIVE_IT)
+        if role == "state":
+            what = f"{shown} is on cpu: Module.to does not see optimizers"
+            return Provenance("optimizer", what, f"tm.move(model, optimizer, to={name_of(self.home)})")
+        kind, what = self._kind(path, role, steps)
+        return Provenance(kind, f"{shown} is on cpu: {what}", _remedy(kind, path))
+
+    def _kind(self, path: _paths.Path, role: str, steps: list[_paths.Path]) -> tuple[str, str]:
+        names = [step.what for step in steps if type(step.what) is str]
+        if _is_cached(steps):
+            return "cache", "it was cached there"
+        is_held = {"__defaults__", "__kwdefaults__", "keywords", "args"} & {*names}
+        if is_held or any(step.how is _paths.CELL for step in steps):
+            return "closure", "a function holds it, and Module.to does not look there"
+        if role in ("parameter", "buffer"):
+            return "container", "its module is in a container that Module.to does not look into"
+        holder = {id(path): holder for holder, path in self.inventory.holders.values()}.get(id(path.before))
+        if isinstance(holder, nn.Module) and path.how is _paths.ATTRIBUTE:
+            return "attribute", "a plain attribute, not a buffer"
+        return "container", "in a container that Module.to does not look into"
+
+
+def _unsaid(_: Origin) -> Provenance:
+    raise AssertionError("the origins below a shared one have the words")
+
+
+def _is_cached(steps: list[_paths.Path]) -> bool:
+    named = (step.what.lower() for step in steps if type(step.what) is str)
+    return any(step.how is _paths.REFERENT for step in steps) or any(
+        "cache" in name or "memo" in name for name in named
+    )
+
+
+def _remedy(kind: str, path: _paths.Path) -> str:
+    if kind == "attribute":
+        return f'self.register_buffer("{path.what}", ..., persistent=False)'
+    return {
+        "container": "nn.ParameterList, nn.ModuleList or buffers; or tm.move, which finds it",
+        "cache": "clear the cache when the model moves, or key it by device; or tm.move, which finds it",
+        "closure": _CLOSURE,
+    }[kind]
+
+
+def readable(path: _paths.Path, roots: Mapping[str, Any]) -> str:
+    """A path as it prints; from the last variable of a closure on, by that variable's own name."""
+    steps = list(path.steps())
+    last = max((index for index, step in enumerate(steps) if step.how is _paths.CELL), default=None)
+    function = None if last is None else _fetched(steps[last].before, roots)
+    if last is None or not isinstance(function, types.FunctionType):
+        return str(path)
+    shown = _paths.root(function.__code__.co_freevars[steps[last].what])
+    for step in steps[last + 1 :]:
+        shown = _paths.Path(shown, step.how, step.what)
+    return str(shown)
+
+
+def _fetched(path: _paths.Path | None, roots: Mapping[str, Any]) -> Any:
+    try:
+        value = None if path is None else path.fetch(roots)
+    except Exception:  # the step has changed what was there
+        return None
+    return value.func if isinstance(value, functools.partial) else value

@@ -1,0 +1,185 @@
+"""What torch says of the simulated device: it is there, it is idle, and nothing is ever waited for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from torchmove._interrupts import HeldInterrupts
+from torchmove.rehearsal.stage import Stage
+from torchmove.rehearsal.standin import StandIn
+
+
+@contextmanager
+def simulated(stage: Stage) -> Iterator[None]:
+    home = stage.home
+    with ExitStack() as patches:
+        patches.enter_context(_without_compiler())
+        for module, name, value in _answers(stage):
+            if hasattr(module, name):
+                patches.enter_context(patch.object(module, name, value))
+        optimizers = importlib.import_module("torch.optim.optimizer")
+        patches.enter_context(patch.object(optimizers, "_foreach_supported_types", _MANY_AT_ONCE))
+        patches.enter_context(patch.object(nn.RNNBase, "flatten_parameters", _nothing))
+        if home.type == "mps":
+            for name in ("is_available", "is_built", "is_macos_or_newer"):
+                patches.enter_context(patch.object(torch.backends.mps, name, _always(True)))
+        yield
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Compiled code runs as it was written."""
+    if "torch._dynamo" not in sys.modules and "torch._dynamo.eval_frame" not in sys.modules:
+        # Optimizers import torch's compiler when they are first used, and it reads torch.cuda: the real one.
+        with HeldInterrupts() as interrupts, interrupts:  # half imported it would be of no use to anybody any more
+            importlib.import_module("torch._dynamo")
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _answers(stage: Stage) -> Iterator[tuple[Any, str, Any]]:
+    """What is put in the place of which function, of the device's module and of torch.accelerator."""
+    kind = stage.home.type
+    own = getattr(torch, kind, None)
+    for name, answer in _ANSWERS.items():
+        yield own, name, _always(answer)
+    for name in _IDLE:
+        yield own, name, _Idle
+    for name, answer in _ANSWERS.items():
+        yield torch.accelerator, name, _always(answer)
+    yield torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(kind)
+    for name in ("current_device_index", "current_device_idx"):
+        yield torch.accelerator, name, _always(stage.home.index)
+    for name in ("set_device_index", "set_device_idx", "set_stream"):
+        yield torch.accelerator, name, _nothing
+    yield torch.accelerator, "current_stream", _Idle
+    yield torch.accelerator, "device_index", _Idle
+    for name in ("Stream", "Event"):
+        yield torch, name, _Idle
+    for kind_of_type, dtype in _TYPES.items():
+        yield own, f"{kind_of_type}Tensor", tensor_type(f"{kind_of_type}Tensor", dtype, stage.home)
+
+
+# Optimizers update many tensors at once where all are of these types.
+_MANY_AT_ONCE = [Tensor, nn.Parameter, StandIn]
+
+
+class _Idle:
+    """A stream, an event, a guard: takes everything, and does nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Idle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def elapsed_time(self, _: object) -> float:
+        return 1.0
+
+    def query(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _nothing
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+class _Properties:
+    """Of a simulated device, as torch.cuda.get_device_properties has them."""
+
+    name = "a simulated device"
+    major, minor = 9, 0
+    total_memory = 1 << 40
+    multi_processor_count = 132
+    warp_size = 32
+    gcnArchName = ""  # noqa: N815 (torch's name)
+
+
+_ANSWERS: dict[str, Any] = {
+    "is_available": True,
+    "is_initialized": True,
+    "is_bf16_supported": True,
+    "is_current_stream_capturing": False,
+    "is_tf32_supported": True,
+    "device_count": 1,
+    "current_device": 0,
+    "get_device_name": _Properties.name,
+    "get_device_capability": (9, 0),
+    "get_device_properties": _Properties,
+    "get_arch_list": ["sm_90"],
+    "mem_get_info": (1 << 40, 1 << 40),
+    "get_memory_info": (1 << 40, 1 << 40),
+    "memory_summary": "",
+    "memory_stats": {},
+    "initial_seed": 0,
+    "recommended_max_memory": 1 << 40,
+    **dict.fromkeys(["memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"], 0),
+    **dict.fromkeys(["current_allocated_memory", "driver_allocated_memory", "utilization"], 0),
+    **dict.fromkeys(["init", "set_device", "synchronize", "empty_cache", "ipc_collect", "set_stream"]),
+    **dict.fromkeys(["manual_seed", "manual_seed_all", "seed", "seed_all"]),
+    **dict.fromkeys(["set_rng_state", "set_rng_state_all", "set_per_process_memory_fraction"]),
+    **dict.fromkeys(["reset_peak_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated"]),
+    "get_rng_state": torch.zeros(16, dtype=torch.uint8),
+    "get_rng_state_all": [torch.zeros(16, dtype=torch.uint8)],
+}
+_IDLE = ("Stream", "Event", "stream", "device", "device_of", "current_stream", "default_stream", "StreamContext")
+
+# ---------------------------------------------------------------- torch.cuda.FloatTensor
+
+_TYPES = {
+    "Float": torch.float32,
+    "Double": torch.float64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Byte": torch.uint8,
+    "Char": torch.int8,
+    "Short": torch.int16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Bool": torch.bool,
+}
+
+
+class _TensorType(type):
+    """A class by whose name a dtype and a device are said, as old code does."""
+
+    dtype: torch.dtype
+    simulated_on: torch.device
+
+    def __instancecheck__(cls, tensor: object) -> bool:
+        return isinstance(tensor, Tensor) and tensor.dtype == cls.dtype and tensor.device == cls.simulated_on
+
+    def __call__(cls, *values: Any) -> Tensor:
+        if len(values) == 1 and not isinstance(values[0], int):
+            return torch.as_tensor(values[0], dtype=cls.dtype, device=cls.simulated_on)
+        return torch.empty(*values, dtype=cls.dtype, device=cls.simulated_on)
+
+
+def tensor_type(name: str, dtype: torch.dtype, home: torch.device) -> Any:
+    return _TensorType(name, (), {"dtype": dtype, "simulated_on": home})
+
+
+def simulated_type(real: Any, home: torch.device) -> Any:
+    """The type of the simulated device in the place of one of the CPU's; None: it is no such type."""
+    name = getattr(real, "__name__", "").removesuffix("Tensor")
+    return tensor_type(f"{name}Tensor", _TYPES[name], home) if name in _TYPES else None

@@ -1,0 +1,315 @@
+"""What the statements of a file assign, and which of them decided a value: the one that asks for a device.
+
+Read from the syntax tree. `torch.device("cuda" if torch.cuda.is_available() else "cpu")` asks whether there is a
+device; other values lead to it by name, by call, by default or by attribute.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from torchmove.rehearsal.provenance import Line
+
+_ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
+ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}
+_DEEP = 12  # from name to name; a longer way is not followed
+
+
+class Assigned(NamedTuple):
+    """A value that a statement gives to a name, the tests under which it does, and in which scope."""
+
+    value: ast.expr
+    tests: tuple[ast.expr, ...]
+    scope: str
+    owner: str = ""  # the class, of an attribute of `self` or of a class
+    is_sent: bool = False  # no assignment: `model.to(device)` by itself
+
+
+class Source:
+    """What a file assigns, by name, and whom it calls with what."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.names: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # by scope and name
+        self.attributes: defaultdict[str, list[Assigned]] = defaultdict(list)
+        self.functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}  # by scope
+        self.returns: defaultdict[str, list[Assigned]] = defaultdict(list)  # by the function's scope
+        self.calls: defaultdict[str, list[tuple[ast.Call, str]]] = defaultdict(
+            list
+        )  # by the last name of what is called
+        self.imports: dict[str, tuple[str, str]] = {}
+        for tree in _trees(file):
+            self._read(tree.body, "", "", ())
+
+    def _read(self, body: Iterable[ast.stmt], scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        for each in body:
+            self._read_one(each, scope, owner, tests)
+
+    def _read_one(self, node: ast.stmt, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            inner = _inner(scope, node.name, in_class=owner != "" and scope.split(".")[-1] == owner)
+            self.functions[inner] = node
+            self._read_expressions([*node.args.defaults, *filter(None, node.args.kw_defaults)], scope)
+            self._read(node.body, inner, owner, ())
+        elif isinstance(node, ast.ClassDef):
+            inner = _inner(scope, node.name, in_class=False)
+            self._read(node.body, inner, node.name, ())
+        elif isinstance(node, ast.If):
+            self._read_expressions([node.test], scope)
+            self._read(node.body, scope, owner, (*tests, node.test))
+            self._read(node.orelse, scope, owner, (*tests, node.test))
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                self._assign(target, node.value, scope, owner, tests)
+            self._read_expressions([node.value], scope)
+        elif isinstance(node, ast.Return) and node.value is not None:
+            self.returns[scope].append(Assigned(node.value, tests, scope))
+            self._read_expressions([node.value], scope)
+        elif isinstance(node, ast.ImportFrom):
+            self.imports |= {each.asname or each.name: (node.module or "", each.name) for each in node.names}
+        else:
+            for name, field in ast.iter_fields(node):
+                if name in ("body", "orelse", "finalbody"):
+                    self._read(field, scope, owner, tests)
+                elif name == "handlers":
+                    for handler in field:
+                        self._read(handler.body, scope, owner, tests)
+                elif isinstance(field, ast.expr):
+                    self._read_expressions([field], scope)
+                    self._note_sent(field, scope, tests)
+                elif name == "items":
+                    self._read_expressions([each.context_expr for each in field], scope)
+
+    def _note_sent(self, value: ast.expr, scope: str, tests: tuple[ast.expr, ...]) -> None:
+        """`model.to(device)` moves a module in place: as good as an assignment."""
+        base: ast.AST = value
+        while isinstance(base, (ast.Call, ast.Attribute)):
+            base = base.func if isinstance(base, ast.Call) else base.value
+        if isinstance(base, ast.Name) and isinstance(value, ast.Call):
+            self.names[scope, base.id].append(Assigned(value, tests, scope, is_sent=True))
+
+    def _assign(self, target: ast.expr, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        if isinstance(target, ast.Name):
+            assigned = Assigned(value, tests, scope, owner)
+            self.names[scope, target.id].append(assigned)
+            if owner and scope.split(".")[-1] == owner:
+                self.attributes[target.id].append(assigned)
+        elif isinstance(target, ast.Attribute):
+            is_own = isinstance(target.value, ast.Name) and target.value.id == "self"
+            self.attributes[target.attr].append(Assigned(value, tests, scope, owner if is_own else ""))
+        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+            self.attributes[str(target.slice.value)].append(Assigned(value, tests, scope))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value] * len(target.elts)
+            for one, its in zip(target.elts, values, strict=False):
+                self._assign(one, its, scope, owner, tests)
+
+    def _read_expressions(self, expressions: Iterable[ast.expr], scope: str) -> None:
+        for node in (each for expression in expressions for each in ast.walk(expression)):
+            if isinstance(node, ast.Call):
+                self._read_call(node, scope)
+            elif isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                        self.attributes[key.value].append(Assigned(value, (), scope))
+
+    def _read_call(self, node: ast.Call, scope: str) -> None:
+        name = called(node)
+        self.calls[name].append((node, scope))
+        keywords = {each.arg: each.value for each in node.keywords if each.arg}
+        if name == "add_argument" and "default" in keywords and node.args:
+            flag = next((each.value for each in node.args if isinstance(each, ast.Constant)), "")
+            self.attributes[str(flag).lstrip("-").replace("-", "_")].append(Assigned(keywords["default"], (), scope))
+        elif name in ("SimpleNamespace", "Namespace", "dict"):
+            for key, value in keywords.items():
+                self.attributes[key].append(Assigned(value, (), scope))
+
+
+def called(node: ast.Call) -> str:
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+def _inner(scope: str, name: str, *, in_class: bool) -> str:
+    """As Python names it in `__qualname__`."""
+    if not scope:
+        return name
+    return f"{scope}.{name}" if in_class or scope.split(".")[-1][:1].isupper() else f"{scope}.<locals>.{name}"
+
+
+def _trees(file: str) -> Iterator[ast.Module]:
+    """A notebook's cells are files of their own, and share their names."""
+    is_cell = "ipykernel" in file or file.startswith("<ipython-input")
+    files = [each for each in linecache.cache if is_cell and ("ipykernel" in each or each.startswith("<ipython-input"))]
+    for each in files or [file]:
+        try:
+            yield ast.parse("".join(linecache.getlines(each)))
+        except SyntaxError:  # a notebook's magic
+            continue
+
+
+class Reasons:
+    """Which statement decided a value: the one that asks for a device, or whether there is one."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, Source] = {}
+
+    def source(self, file: str) -> Source:
+        if file not in self._sources:
+            self._sources[file] = Source(file)
+        return self._sources[file]
+
+    def of(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> Line | None:
+        """The line that decided the value of an expression; None: nothing did but the one who wrote it."""
+        if deep > _DEEP:
+            return None
+        for node in ast.walk(expression):
+            if _asks(node):
+                return Line(source.file, getattr(node, "lineno", expression.lineno))
+        for node in ast.walk(expression):
+            found = None
+            if isinstance(node, ast.Name):
+                found = self.of_name(source, node.id, scope, deep + 1)
+            elif isinstance(node, ast.Attribute) and not _is_torchs(node):
+                found = self.of_attribute(source, node.attr, (), deep + 1)
+            elif isinstance(node, ast.Call):
+                found = self._of_result(source, called(node), deep + 1)
+            if found is not None:
+                return found
+        return None
+
+    def of_any(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
+        for each in assigned:
+            for expression in (each.value, *each.tests):
+                found = self.of(source, expression, each.scope, deep + 1)
+                if found is not None:
+                    return found
+        return None
+
+    def of_name(self, source: Source, name: str, scope: str, deep: int = 0) -> Line | None:
+        while True:
+            if source.names.get((scope, name)):
+                return self.of_any(source, source.names[scope, name], deep)
+            if scope in source.functions and name in parameters_of(source.functions[scope]):
+                return self.of_parameter(source, scope, name, deep)
+            if not scope:
+                break
+            scope = scope_around(scope)
+        if name in source.returns:  # a function, which something calls later
+            return self._of_result(source, name, deep + 1)
+        module, original = source.imports.get(name, ("", ""))
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return self.of_name(self.source(file), original, "", deep + 1) if file and deep <= _DEEP else None
+
+    def of_parameter(self, source: Source, scope: str, name: str, deep: int = 0) -> Line | None:
+        """By what the function is called with in its file, else by its default."""
+        if deep > _DEEP:
+            return None
+        function = source.functions[scope]
+        *_, owner, own = ["", *scope.split(".")]
+        is_method = bool(parameters_of(function)[:1] == ["self"])
+        found: list[Line | None] = []
+        for call, at in source.calls.get(owner if own == "__init__" else own, ()):
+            given = _argument(call, parameters_of(function)[is_method:], name)
+            if given is not None:
+                found.append(self.of(source, given, at, deep + 1))
+        if found:
+            return found[0] if all(found) else None
+        default = default_of(function, name)
+        return None if default is None else self.of(source, default, scope_around(scope), deep + 1)
+
+    def of_attribute(self, source: Source, name: str, owners: tuple[str, ...] = (), deep: int = 0) -> Line | None:
+        """`owners`: the classes of the object that has it, where those are known."""
+        every = source.attributes.get(name, [])
+        own = [each for each in every if each.owner in owners]
+        given = [
+            (keyword.value, at)
+            for owner in owners
+            for call, at in source.calls.get(owner, ())
+            for keyword in call.keywords
+            if keyword.arg == name
+        ]
+        if given and all(_is_class_level(each) for each in own):  # a dataclass
+            lines = [self.of(source, value, at, deep + 1) for value, at in given]
+            return lines[0] if all(lines) else None
+        return self.of_any(source, own or [each for each in every if not owners or not each.owner], deep)
+
+    def _of_result(self, source: Source, name: str, deep: int) -> Line | None:
+        return self.of_any(source, source.returns[name], deep) if name in source.returns else None
+
+    # ------------------------------------------------------------ what was sent there
+
+    def sent(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
+        """Was a value sent to, or made on, a device that was decided?"""
+        for each in assigned if deep <= _DEEP else ():
+            for node in ast.walk(each.value):
+                if not isinstance(node, ast.Call):
+                    continue
+                asked = [keyword.value for keyword in node.keywords if keyword.arg == "device"]
+                if called(node) in ("to", "type"):
+                    asked += node.args
+                elif called(node) == "cuda":
+                    asked += each.tests
+                # A device that is named outright was there: the statement would have failed where it is not.
+                asked = [device for device in asked if not isinstance(device, ast.Constant)]
+                found = next(filter(None, (self.of(source, device, each.scope) for device in asked)), None)
+                if found is None and called(node) in source.returns:
+                    found = self.sent(source, source.returns[called(node)], deep + 1)
+                if found is not None:
+                    return found
+        return None
+
+
+def _asks(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and _ACCELERATOR.match(node.value) is not None
+    if isinstance(node, ast.Attribute):
+        return node.attr in ASKS or (node.attr.endswith("Tensor") and getattr(node.value, "attr", "") == "cuda")
+    return isinstance(node, ast.Name) and node.id in ASKS
+
+
+def names_of(value: ast.expr, name: str) -> bool:
+    """Is it returned, alone or in a tuple?"""
+    members = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
+    return any(isinstance(each, ast.Name) and each.id == name for each in members)
+
+
+def _is_torchs(node: ast.Attribute) -> bool:
+    """torch.device is no attribute of an object."""
+    return isinstance(node.value, ast.Name) and node.value.id in ("torch", "th", "nn", "np")
+
+
+def scope_around(scope: str) -> str:
+    outer = scope.rpartition(".")[0]
+    return outer.removesuffix(".<locals>")
+
+
+def _is_class_level(assigned: Assigned) -> bool:
+    return assigned.scope.split(".")[-1] == assigned.owner
+
+
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    given = function.args
+    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+def default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
+    given = function.args
+    positional = [each.arg for each in (*given.posonlyargs, *given.args)]
+    found: dict[str, ast.expr | None] = dict(zip(reversed(positional), reversed(given.defaults), strict=False))
+    found |= dict(zip((each.arg for each in given.kwonlyargs), given.kw_defaults, strict=True))
+    return found.get(name)
+
+
+def _argument(call: ast.Call, parameters: list[str], name: str) -> ast.expr | None:
+    by_name = {each.arg: each.value for each in call.keywords}
+    if name in by_name:
+        return by_name[name]
+    index = parameters.index(name) if name in parameters else len(call.args)
+    return call.args[index] if index < len(call.args) else None
