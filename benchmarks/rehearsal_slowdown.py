@@ -2,9 +2,9 @@
 
     python benchmarks/rehearsal_slowdown.py [--laps 5] [--corpus] [--json]
 
-Each program runs in this process in turn: plainly, with "cpu" for "cuda" in its source, then as a rehearsal in each mode.
-The medians of the laps after a first one, which loads what torch loads late, are compared. `set-up` is the rehearsal of
-a step that does next to nothing. `--corpus` adds the programs of tests/corpus/clean.
+Each program runs in this process in turn: plainly, with "cpu" for "cuda" in its source, then as a rehearsal in each
+mode. The medians of the laps after a first one, which loads what torch loads late, are compared. `set-up` is the
+rehearsal of a step that does next to nothing. `--corpus` adds the programs of tests/corpus/clean.
 """
 
 from __future__ import annotations

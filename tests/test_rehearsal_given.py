@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -369,3 +371,78 @@ def test_a_program_that_is_made_of_the_code_is_not_followed(make):
     assert "torch makes a program of the code here" in rehearsed.stopped
     assert not rehearsed.findings
     assert (torch.export if name == "export" else torch.jit).__dict__[name] is make
+
+
+# ---------------------------------------------------------------- batches that are objects
+
+
+@dataclass
+class Sample:
+    x: torch.Tensor
+    name: str = "one"
+
+
+class Batch:
+    def __init__(self, x):
+        self.x = x
+
+    def to(self, device):
+        return Batch(self.x.to(device))
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
+Numbered = namedtuple("Numbered", ["x", "number"])
+BATCHES = {
+    "namespace": lambda: SimpleNamespace(x=X),
+    "dataclass": lambda: Sample(X),
+    "class": lambda: Batch(X),
+    "slots": lambda: Slotted(X),
+    "named tuple": lambda: Numbered(X, 1),
+    "in a list": lambda: [SimpleNamespace(x=X)],
+}
+
+
+def uses(model, batch):
+    model((batch[0] if isinstance(batch, list) else batch).x)
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_an_object_without_parameters_is_data(name):
+    found = tm.rehearse(uses, nn.Linear(4, 1), BATCHES[name]())
+    assert [each.kind for each in found.failing] == ["input"]
+    is_said = any("is taken for data" in each for each in found.assumed)
+    assert is_said is (name not in ("named tuple", "in a list"))
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_unless_it_is_said_to_be_state(name):
+    batch = BATCHES[name]()
+    found = tm.rehearse(uses, nn.Linear(4, 1), batch, state=[batch])
+    assert found.ok
+    assert found.assumed == ()
+
+
+def test_a_batch_that_moves_itself_is_told_to():
+    (finding,) = tm.rehearse(uses, nn.Linear(4, 1), Batch(X)).failing
+    assert finding.remedy == 'batch = batch.to("cuda")'
+    assert tm.rehearse(lambda model, batch: model(batch.to("cuda").x), nn.Linear(4, 1), Batch(X)).ok
+
+
+def test_an_average_of_the_weights_is_state():
+    model = nn.Linear(4, 1)
+
+    class Average:
+        def __init__(self, model):
+            self.shadow = {name: each.detach().clone() for name, each in model.named_parameters()}
+
+    def step(model, average):
+        for name, each in model.named_parameters():
+            average.shadow[name].lerp_(each.detach(), 0.1)
+
+    assert tm.rehearse(step, model, Average(model)).ok

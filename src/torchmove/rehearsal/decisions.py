@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import sys
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -71,6 +72,27 @@ class Decided:
             if line is not None:
                 self._repoints.append(Repoint(value, self._new(value.value)))
                 self._lines[line].append(str(value.path))
+        seen = {(id(value.holder), value.what) for value in inventory.device_values}
+        for holder, path in inventory.holders.values():
+            if type(holder) in self.around.classes:
+                self._attributes(holder, str(path), seen)
+
+    def _attributes(self, holder: Any, path: str, seen: set[tuple[int, Any]]) -> None:
+        """The names of devices under names that do not say so, and the switches, of an object of the user's class."""
+        owners = tuple(each.__name__ for each in type(holder).__mro__[:-1])
+        space = vars(sys.modules.get(type(holder).__module__, types))
+        for name, value in list(getattr(holder, "__dict__", {}).items()):
+            if (id(holder), name) in seen or type(value) not in (str, bool) or not self._is_candidate(value):
+                continue
+            line = self._first(lambda source, name=name: self.reasons.of_attribute(source, name, owners))  # type: ignore[misc]
+            new = self._new(value) if line is not None else None
+            if line is not None and value is False:
+                assigned = [each.value for source in self._sources() for each in source.attributes.get(name, ())]
+                new = _again(assigned, space)
+            if line is not None and new:
+                put = partial(object.__setattr__, holder, name)  # a frozen dataclass has one of its own
+                self._change(partial(put, new), partial(put, value))
+                self._lines[line].append(f"{path}.{name}")
 
     def sent(self, inventory: Inventory, outside: set[str], parameters: Mapping[str, Any]) -> Iterator[int]:
         """The tensors that were on the device when the step began, since they were sent to one that was decided."""

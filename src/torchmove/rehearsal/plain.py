@@ -25,6 +25,7 @@ def plainly(
     undo = Undo(always=True)
     raised: BaseException | None = None
     with undo, undo:
+        remember_globals(undo)
         _copied(dict(named), undo)
         with patch.object(nn.Module, home.type, lambda module, *_: module), _ReadAsCpu(home):
             try:
@@ -38,7 +39,6 @@ def plainly(
 
 @plain_torch
 def _copied(named: dict[str, Any], undo: Undo) -> None:
-    remember_globals(undo)
     inventory = _survey.survey(named)
     remember([*named.values(), *(holder for holder, _ in inventory.holders.values())], undo)
     copies(inventory, undo)

@@ -180,7 +180,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = self.itself(tensor)
         sent = tensor.to(dtype or tensor.dtype, copy=copy or (place is not None and place is not before._place))
         origin = before._origin if place is None or place is before._place else None
-        return self.itself(sent, place or before._place, origin).tensor
+        self.themselves[id(sent)] = Itself(sent, place or before._place, origin)  # to torch it was made on the CPU
+        return sent
 
     def cpu_of(self, standin: StandIn) -> torch.device:
         """The CPU, as an object of its own: what is made on the device of a stray has come from that."""

@@ -1,0 +1,120 @@
+"""What torch refuses for a dtype or a shape, a rehearsal reports in torch's own words, with shapes alone too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import torchmove as tm
+
+X = torch.ones(3, 4)
+LABELS = torch.tensor([0, 1, 0])
+
+
+def half_into_float32(model, x):
+    model(x.to("cuda").half())
+
+
+def double_into_float32(model, x):
+    model(x.to("cuda").double())
+
+
+def int32_targets(model, x):
+    functional.cross_entropy(model(x.to("cuda")), LABELS.to("cuda").int())
+
+
+def bool_targets(model, x):
+    functional.cross_entropy(model(x.to("cuda")), LABELS.to("cuda").bool())
+
+
+def float_indices(model, x):
+    functional.embedding(x.to("cuda"), model.weight)
+
+
+def float_mask(model, x):
+    model(x.to("cuda")).masked_fill(torch.ones(3, 2, device="cuda"), 0.0)
+
+
+def wrong_shape(model, x):
+    model(x.to("cuda")[:, :3])
+
+
+def half_added_in_place(model, x):
+    ones = torch.ones(3, 4, device="cuda", dtype=torch.int64)
+    ones += x.to("cuda")
+
+
+REFUSED = [
+    *(half_into_float32, double_into_float32, int32_targets, bool_targets),
+    *(float_indices, float_mask, wrong_shape, half_added_in_place),
+]
+
+
+@pytest.mark.parametrize("data", ["shapes", "real", "auto"])
+@pytest.mark.parametrize("step", REFUSED, ids=lambda step: step.__name__)
+def test_what_a_kernel_refuses_is_an_error_of_the_step(step, data):
+    model = nn.Linear(4, 2)
+    found = tm.rehearse(step, model, X, data=data)
+    assert (found.ok, found.ending, [each.kind for each in found.failing]) == (False, "error", ["error"])
+    (finding,) = found.failing
+    first = step.__code__.co_firstlineno
+    assert first < finding.line <= first + 2
+    assert str(found).startswith(f"Incomplete: stopped at test_rehearsal_dtypes.py:{finding.line}")
+    # In torch's words: those of the same step where the data is on the CPU.
+    with pytest.raises(RuntimeError) as raised:
+        plain(step, model)
+    said = str(raised.value).splitlines()[0]
+    assert said.replace("mat1 and mat2", "") in finding.why.replace("mat1 and mat2", "") or data == "shapes"
+    assert finding.why.startswith("RuntimeError: ")
+
+
+def plain(step, model):
+    from torch.overrides import TorchFunctionMode
+
+    class OnCpu(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            kwargs = {**(kwargs or {}), **({"device": "cpu"} if "device" in (kwargs or {}) else {})}
+            args = tuple("cpu" if type(each) is str and each == "cuda" else each for each in args)
+            return func(*args, **kwargs)
+
+    with OnCpu():
+        step(model, X)
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize(
+    "go",
+    [
+        lambda model, x: model.half()(x.to("cuda").half()),
+        lambda model, x: model.bfloat16()(x.to("cuda").bfloat16()).float().sum().backward(),
+        lambda model, x: functional.cross_entropy(model(x.to("cuda")), LABELS.to("cuda")),
+        lambda model, x: x.to("cuda") + torch.arange(4, device="cuda"),  # promoted
+        lambda model, x: torch.where(x.to("cuda") > 0, x.to("cuda"), 0),
+        lambda model, x: (x.to("cuda") > 0).sum() / 3,
+        lambda model, x: x.to("cuda").to(torch.int32) // 2 % 3 << 1,
+        lambda model, x: functional.one_hot(LABELS.to("cuda"), 3).float() @ torch.ones(3, 2, device="cuda"),
+        lambda model, x: torch.bincount(LABELS.to("cuda"), weights=x.to("cuda")[:, 0]),
+        lambda model, x: torch.zeros(4, device="cuda").index_add_(0, LABELS.to("cuda"), x.to("cuda")[:, 0]),
+        lambda model, x: x.to("cuda").half().exp().softmax(-1),
+        lambda model, x: functional.scaled_dot_product_attention(*[x.to("cuda").half()[None, None]] * 3),
+        lambda model, x: torch.complex(x.to("cuda"), x.to("cuda")) * 2,
+    ],
+)
+def test_dtypes_that_go_together_raise_no_alarm(go, data):
+    found = tm.rehearse(go, nn.Linear(4, 2), X, data=data)
+    assert found.ok, str(found)
+
+
+def test_half_precision_that_the_cpu_has_no_kernel_for_is_not_refused():
+    """What the CPU lacks, a GPU may have."""
+
+    def go(model, x):
+        x = x.to("cuda").half().requires_grad_()
+        torch.fft.rfft(x.float()).abs().half().cumsum(0).sum().backward()
+        grid = torch.zeros(1, 2, 2, 2, device="cuda", dtype=torch.half)
+        functional.grid_sample(x[None, None], grid, align_corners=False)
+
+    for data in ("shapes", "real"):
+        assert tm.rehearse(go, nn.Linear(4, 2), X, data=data).ok
