@@ -179,7 +179,7 @@ def read_for(device: str, path: Path, name: str) -> dict[str, Any]:
     """The variables of a program, with this device in the place of "cuda"."""
     module = sys.modules[name] = types.ModuleType(name)
     vars(module).update(__file__=str(path))
-    code = compile(path.read_text().replace('"cuda', f'"{device}'), str(path), "exec")
+    code = compile(path.read_text().replace('"cuda', f'"{device}'), str(path), "exec", dont_inherit=True)
     exec(code, vars(module))
     return vars(module)
 

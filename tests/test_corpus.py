@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
+import traceback
+import types
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,8 +13,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import torchmove as tm
+from torchmove._names import names_of
+from torchmove.rehearsal.given import Given, trained_in
 
 CORPUS = Path(__file__).parent / "corpus"
 PLANTED, CLEAN, DECOYS = (sorted((CORPUS / name).glob("*.py")) for name in ("planted", "clean", "decoys"))
@@ -30,12 +34,13 @@ def marks_in(path: Path) -> set[tuple[int, str]]:
     return {(number, kind) for number, line in enumerate(lines, 1) for kind in re.findall(r"# fails: ([\w-]+)", line)}
 
 
-def program_of(path: Path):
-    name = f"{path.parent.name}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    program = sys.modules[name] = importlib.util.module_from_spec(spec)
+def program_of(path: Path, device: str = "cuda"):
+    """The module of a program, with this device in the place of "cuda"."""
+    program = sys.modules[path.stem] = types.ModuleType(path.stem)
+    program.__file__ = str(path)
+    code = path.read_text() if device == "cuda" else re.sub(r"(?<=[\"'])cuda(:\d)?", device, path.read_text())
     with no_accelerator():
-        spec.loader.exec_module(program)
+        exec(compile(code, path, "exec", dont_inherit=True), vars(program))
     return program
 
 
@@ -70,6 +75,24 @@ def found_in(path: Path, *, notes: bool = False) -> set[tuple[int, str]]:
     return {(each.line, each.kind) for each in found.findings if not each.is_note or each.kind in marked}
 
 
+def is_plain_on_the_cpu(path: Path) -> bool:
+    """A tensor of a wrong dtype is one on the CPU too."""
+    return not any(kind == "error" for _, kind in marks_in(path))
+
+
+@pytest.mark.parametrize(
+    "path", [*CLEAN, *DECOYS, *filter(is_plain_on_the_cpu, PLANTED)], ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_every_program_runs_on_the_cpu(path):
+    program = program_of(path, "cpu")
+    torch.manual_seed(0)
+    with (
+        patch.object(nn.Module, "cuda", lambda module, *_, **__: module),
+        patch.object(Tensor, "cuda", lambda each, *_, **__: each),
+    ):
+        program.step(*objects_of(program))
+
+
 @pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
 def test_a_planted_bug_is_found_where_it_is(path):
     marks = marks_in(path)
@@ -99,3 +122,60 @@ def test_the_corpus_is_large_enough_and_has_every_kind(capsys):
     assert {*found} == KINDS
     assert (len(PLANTED) >= 150, len(CLEAN) >= 100, len(DECOYS) >= 30, alarms) == (True, True, True, 0)
     assert found.total() >= 0.97 * (found.total() + missed.total())
+
+
+# ---------------------------------------------------------------- on a GPU, for real
+
+
+def moved(program) -> tuple:
+    """The objects, with the states among them on the GPU: by tm.move or by Module.to, as the rehearsal had it."""
+    torch.manual_seed(0)
+    objects, options = objects_of(program), getattr(program, "OPTIONS", {})
+    states = [*Given(names_of(objects, None), tuple(options.get("state", ()))).states.values()]
+    if options.get("moved_by") == "to":
+        for each in trained_in(states):
+            if isinstance(each, nn.Module):
+                each.to("cuda")
+    elif states:
+        tm.move(*[each for each in states if not isinstance(each, types.FunctionType)], to="cuda")
+    return objects
+
+
+def line_of_the_first_error(path: Path) -> int | None:
+    program = program_of(path)
+    try:
+        program.step(*moved(program))
+        torch.cuda.synchronize()
+    except Exception as error:
+        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(path)]
+        return lines[-1]
+    return None
+
+
+def line_of_the_first_finding(path: Path) -> int | None:
+    torch.manual_seed(0)
+    return next((each.line for each in rehearsed(path).failing), None)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("path", [*PLANTED, *CLEAN, *DECOYS], ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_first_finding_is_the_first_error_of_the_gpu(path):
+    assert line_of_the_first_finding(path) == line_of_the_first_error(path)
+
+
+@pytest.mark.cuda
+def test_the_rehearsals_agree_with_the_gpu(capsys):
+    rows, apart = Counter(), []
+    for path in (*PLANTED, *CLEAN, *DECOYS):
+        foretold, seen = line_of_the_first_finding(path), line_of_the_first_error(path)
+        rows[path.parent.name, foretold == seen] += 1
+        if foretold != seen:
+            apart.append(f"{path.parent.name}/{path.name}: foretold line {foretold}, seen {seen}")
+    with capsys.disabled():
+        total = rows.total()
+        print(
+            f"\nagreement: {total - len(apart)} of {total}; by kind of program and agreement: {dict(rows)}",
+            *apart,
+            sep="\n",
+        )
+    assert len(apart) <= 0.01 * total
