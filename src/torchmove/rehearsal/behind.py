@@ -17,7 +17,7 @@ from torchmove.rehearsal.arguments import leaves, mapped
 MOST_BYTES = 16 << 20
 _SMALL = 8  # sizes up to this are kept by a probe; others become the next numbers after it
 _FLOATING = ("Half", "BFloat16", "Float8", "ComplexHalf")
-# What torch says of dtypes. That a kernel of the CPU lacks a floating dtype says nothing of the device's.
+# What torch says of dtypes. That a kernel of the CPU lacks a dtype says nothing of the device's.
 _OF_DTYPES = re.compile(
     r"dtype|scalar type|not implemented for|data type|can't be cast|expected .*(Long|Float|Bool|Int)"
 )
@@ -163,6 +163,6 @@ def _refusal(func: Any, args: Any, kwargs: dict[str, Any]) -> str:
         func(*probed, **named)
     except (RuntimeError, IndexError, TypeError, NotImplementedError) as error:
         said = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        lacks_floating = "not implemented for" in said and any(name in said for name in _FLOATING)
-        return said if _OF_DTYPES.search(said) and not lacks_floating else ""
+        lacks_kernel = "not implemented for" in said and ("_cpu" in said or any(name in said for name in _FLOATING))
+        return said if _OF_DTYPES.search(said) and not lacks_kernel else ""
     return ""

@@ -9,12 +9,13 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
 from torchmove.rehearsal.arguments import leaves, mapped
 from torchmove.rehearsal.guesses import Guess
-from torchmove.rehearsal.origins import asked_for, factory, sent_in_vain
+from torchmove.rehearsal.origins import asked_for, factory, sent_in_vain, users_name
 from torchmove.rehearsal.provenance import Origin, called_from, users_line
 from torchmove.rehearsal.stage import CannotGoOn, Made, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, Sent, StandIn, place_of
@@ -60,6 +61,8 @@ class Disguise(TorchFunctionMode):
         call = Call(func, args, kwargs or {})
         now = stage.now
         before, now.making = now.making, _Making(self, call)
+        if kwargs and isinstance(kwargs.get("generator"), torch.Generator):
+            now.generator = kwargs["generator"]
         try:
             act = _ACTS.get(func)
             if act is not None:
@@ -68,7 +71,7 @@ class Disguise(TorchFunctionMode):
                 return stage.adopt(call.done())
             return call.done() if kwargs else func(*args)
         finally:
-            now.making = before
+            now.making, now.generator = before, None
 
     def made_by(self, call: Call) -> Made | None:
         device = call.kwargs.get("device")
@@ -132,11 +135,14 @@ class Disguise(TorchFunctionMode):
         if kind is None:
             name = str(call.func(tensor))
             return name.replace("torch.", f"torch.{tensor._place.type}.") if tensor._place is not CPU else name
-        dtype, place = getattr(kind, "dtype", None), CPU
         if isinstance(kind, torch.dtype):
             return self.send(tensor, None, kind)
+        dtype: Any = getattr(kind, "dtype", None)
+        place = CPU
+        if kind is Tensor:
+            dtype = torch.get_default_dtype()
         if hasattr(kind, "simulated_on"):
-            place = kind.simulated_on
+            place = kind.simulated_on  # type: ignore[union-attr]
         elif isinstance(kind, str):
             module, _, name = kind.rpartition(".")
             dtype = getattr(torch, name).dtype
@@ -223,7 +229,13 @@ class Disguise(TorchFunctionMode):
         tensor: StandIn = call.args[0]
         _used(tensor)
         if tensor._place is not CPU:
-            self.stage.find(users_line(), "numpy", "numpy cannot read the memory of a device", "x.cpu().numpy()")
+            name = users_name(tensor) or "x"
+            detached = ".detach()" if tensor.requires_grad else ""
+            remedy = f"{name}{detached}.cpu().numpy()"
+            self.stage.find(users_line(), "numpy", "numpy cannot read the memory of a device", remedy)
+        elif tensor.requires_grad and not call.kwargs.get("force"):
+            said = "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+            self.stage.refuse(RuntimeError(said))
         elif tensor._fetched:
             self.stage.note("numpy waits until the bytes have come from the device")
         if self.stage.knows(tensor):
@@ -235,8 +247,11 @@ class Disguise(TorchFunctionMode):
         return self.with_bytes(call) if self.stage.knows(call.args[0]) else text
 
     def with_bytes(self, call: Call) -> Any:
-        with off_stage():
-            return call.func(call.args[0]._behind.detach(), *call.args[1:], **call.kwargs)
+        try:
+            with off_stage():
+                return call.func(call.args[0]._behind.detach(), *call.args[1:], **call.kwargs)
+        except Exception as error:
+            self.stage.refuse(error)
 
     # ------------------------------------------------------------ what torch's C++ does by itself
 
@@ -260,16 +275,69 @@ class Disguise(TorchFunctionMode):
             self.stage.admit(done[1])._place = CPU  # the lengths
         return done
 
-    def stay(self, call: Call) -> Any:
-        return call.args[0]
+    def pin(self, call: Call) -> Any:
+        tensor = call.args[0]
+        if isinstance(tensor, StandIn) and tensor._place is not CPU:
+            why = f"pin_memory pins memory of the CPU, and this is on {tensor._place}"
+            self.stage.find(users_line(), "host", why, "pin it before it is sent to the device")
+        return tensor
+
+    def set_grad(self, call: Call) -> None:
+        tensor, grad = call.args
+        if isinstance(grad, StandIn) and isinstance(tensor, StandIn) and grad._place is not tensor._place:
+            self.stage.tell(grad, "a gradient assigned", users_line())
+            grad._place = tensor._place
+        call.done()
+
+    def write(self, call: Call) -> Any:
+        """Between devices: the gradient goes back to where the value came from."""
+        index = 2 if call.func is Tensor.__setitem__ else 1
+        tensor, value = call.args[0], call.args[index] if len(call.args) > index else None
+        if isinstance(tensor, StandIn) and isinstance(value, StandIn) and value._place is not tensor._place:
+            sent = _Send.apply(value, tensor._place, value.dtype, None)  # type: ignore[no-untyped-call]
+            call = call._replace(args=(*call.args[:index], sent, *call.args[index + 1 :]))
+        return call.done()
+
+    def ctc_loss(self, call: Call) -> Any:
+        """Lengths and targets may be on the CPU: torch takes them to where the rest is."""
+        names = ("log_probs", "targets", "input_lengths", "target_lengths")
+        given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+        for name in names[1:]:
+            if isinstance(given[name], StandIn) and isinstance(given["log_probs"], StandIn):
+                given[name] = self.stage.wrap(given[name]._behind, given["log_probs"]._place, None)
+        first = [given.pop(name) for name in names]
+        return Call(call.func, (*first, *call.args[4:]), given).done()
+
+    def tensor_split(self, call: Call) -> Any:
+        """The CPU reads the indices by their address."""
+        tensor, indices, *rest = call.args if len(call.args) > 1 else (*call.args, None)
+        if not isinstance(indices, StandIn):
+            return call.done()
+        if indices._place is not CPU:
+            self.stage.on_the_host(indices, f"tensor_split reads indices on the CPU, and they are on {indices._place}")
+        if not self.stage.knows(indices):
+            raise CannotGoOn("tensor_split reads values")
+        with off_stage():
+            values = indices._behind.tolist()
+        return Call(call.func, (tensor, values, *rest), call.kwargs).done()
+
+    def memory(self, call: Call) -> Any:
+        """Addresses are those of what is behind: to tell storages apart, and safe to read."""
+        if not self.stage.knows(call.args[0]):
+            return call.done()
+        with off_stage():
+            return call.func(call.args[0]._behind, *call.args[1:], **call.kwargs)
+
+    def dlpack(self, call: Call) -> Any:
+        tensor: StandIn = call.args[0]
+        if tensor._place is not CPU or not self.stage.knows(tensor):
+            raise CannotGoOn("dlpack hands out the memory of a tensor")
+        return self.with_bytes(call)
 
     def device_of(self, call: Call) -> Any:
         """Of a tensor that is no stand-in: a sparse one, say."""
         tensor = call.args[0]
         return tensor.device if isinstance(tensor, StandIn) else self.stage.itself(tensor)._place
-
-    def nothing(self, call: Call) -> None:
-        pass
 
 
 @contextmanager
@@ -357,8 +425,13 @@ _ACTS: dict[Any, Callable[[Disguise, Call], Any]] = {
     Tensor.__format__: Disguise.format,
     Tensor.data.__set__: Disguise.set_data,  # type: ignore[attr-defined]
     Tensor.device.__get__: Disguise.device_of,
-    Tensor.pin_memory: Disguise.stay,
-    Tensor.record_stream: Disguise.nothing,
+    Tensor.grad.__set__: Disguise.set_grad,  # type: ignore[union-attr]
+    **dict.fromkeys([Tensor.copy_, Tensor.__setitem__], Disguise.write),
+    **dict.fromkeys([torch.tensor_split, Tensor.tensor_split], Disguise.tensor_split),
+    Tensor.__dlpack__: Disguise.dlpack,
+    **dict.fromkeys([Tensor.untyped_storage, Tensor.storage, Tensor.data_ptr], Disguise.memory),
+    **dict.fromkeys([torch.ctc_loss, functional.ctc_loss], Disguise.ctc_loss),
+    Tensor.pin_memory: Disguise.pin,
     **dict.fromkeys([torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu], Disguise.over_packed),
     torch._VF._pad_packed_sequence: Disguise.over_packed,
 }

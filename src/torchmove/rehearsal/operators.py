@@ -18,6 +18,8 @@ class Operator(NamedTuple):
         returns_first: it writes to its first input and returns it, with the shape it had.
         only_writes: that, or it writes to its inputs and returns nothing.
         makes: it can make a tensor on a device that it is given.
+        draws: it takes a generator of random numbers.
+        counts_versions: it writes to lists of tensors, whose versions torch's kernels count themselves.
     """
 
     name: str
@@ -25,6 +27,8 @@ class Operator(NamedTuple):
     returns_first: bool
     only_writes: bool
     makes: bool
+    draws: bool
+    counts_versions: bool
 
 
 _known: dict[Any, Operator] = {}
@@ -54,7 +58,10 @@ def _read(func: Any) -> Operator:
     )
     makes = any(each.name == "device" for each in schema.arguments)
     only_writes = returns_first or (bool(written) and not schema.returns)
-    return Operator(func.overloadpacket.__name__, not any(aliases), returns_first, only_writes, makes)
+    name = func.overloadpacket.__name__
+    draws = any(each.name == "generator" for each in schema.arguments)
+    counts_versions = bool(written) and name.startswith(("_foreach_", "_fused_"))
+    return Operator(name, not any(aliases), returns_first, only_writes, makes, draws, counts_versions)
 
 
 # They may change the shape of what they write to, and have no tag that says so.

@@ -60,6 +60,13 @@ def delivered(tensor: Tensor, device: torch.device) -> Origin:
     return _input(tensor, device, lambda: ("", ""), None, "the loader delivers it on cpu")
 
 
+def loaded_on_cpu(home: torch.device) -> Origin:
+    """Of a tensor that torch.load has put there."""
+    line = users_line()
+    remedy = f"torch.load(..., map_location={name_of(home)})"
+    return Origin(lambda _: Provenance("input", "it was loaded on cpu", remedy, line))
+
+
 def _root_name(path: _paths.Path) -> str:
     return str(next(path.steps()))
 
@@ -177,8 +184,12 @@ def _call_in(text: str, names: Container[str]) -> ast.Call | None:
         except SyntaxError:
             continue
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        return next((node for node in calls if _called(node) in names), None)
+        return next((node for node in calls if _called(node) in names and not _is_numpys(node)), None)
     return None
+
+
+def _is_numpys(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) in ("np", "numpy", "jnp")
 
 
 def _called(node: ast.Call) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchmove.rehearsal.arguments import mapped
 from torchmove.rehearsal.given import held
-from torchmove.rehearsal.stage import Stage
+from torchmove.rehearsal.stage import NotOnDevice, Stage
 
 aten = torch.ops.aten
 # What CUDA's autocast computes in float32; of the second kind by the dtype of the result.
@@ -135,7 +135,16 @@ def _with_cudas_tables() -> Any:
             by_result = name in _RESULT_IN_FLOAT32 and any(each.name == "dtype" for each in func._schema.arguments)
             with suppress(RuntimeError):
                 library.impl(func.name().removeprefix("aten::"), (_asked_for_float32 if by_result else _raised)(func))
+    with suppress(RuntimeError):
+        library.impl("binary_cross_entropy", _unsafe)
     return library
+
+
+def _unsafe(*_: Any, **__: Any) -> NoReturn:
+    why = "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast"
+    raise NotOnDevice(
+        why, "torch.nn.functional.binary_cross_entropy_with_logits, or BCEWithLogitsLoss, without the sigmoid"
+    )
 
 
 def _has_autocast(func: Any) -> bool:

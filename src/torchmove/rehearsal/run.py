@@ -27,6 +27,8 @@ from torchmove._storage import is_scripted, plain_torch
 from torchmove._undo import Undo
 from torchmove.rehearsal import decisions, runtime
 from torchmove.rehearsal.disguise import Call, Disguise, hooks_overridden
+from torchmove.rehearsal.files import files
+from torchmove.rehearsal.generators import generators
 from torchmove.rehearsal.given import Given, trained_in
 from torchmove.rehearsal.loaders import delivered
 from torchmove.rehearsal.memento import remember, remember_globals, remember_names
@@ -35,7 +37,6 @@ from torchmove.rehearsal.plain import plainly
 from torchmove.rehearsal.precision import mixed_precision
 from torchmove.rehearsal.provenance import Line, Origin, Provenance, is_ours, users_line_of
 from torchmove.rehearsal.result import Finding, Rehearsal
-from torchmove.rehearsal.saving import nothing_saved
 from torchmove.rehearsal.scene import dress, set_up
 from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, NotOnDevice, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn, place_of
@@ -374,8 +375,9 @@ class _Rehearsing:
         surroundings = (
             runtime.simulated(stage),
             mixed_precision(stage, [*self.named.values()], self.assumed),
+            generators((), self.home),
             delivered(stage),
-            nothing_saved(company),
+            files(company),
             nothing_traced(),
             hooks_overridden(stage),
             company.followed(),
@@ -411,9 +413,8 @@ class _Rehearsing:
         elif isinstance(error, NotFollowed):
             self.stop(error, "limit", str(error), _LEAVE_OUT)
         elif isinstance(error, NotOnDevice):
-            remedy = "convert it to a dtype that the device has: .float()"
-            self.stop(error, "device", str(error), remedy)
-            self.find(users_line_of(error), "dtype", str(error), remedy)
+            self.stop(error, "device", str(error), error.remedy)
+            self.find(users_line_of(error), "dtype", str(error), error.remedy)
         elif self.is_the_simulations(error):
             remedy = _LEAVE_OUT if self.stage.real else "rehearse with data='real', on the command line --data real"
             self.stop(error, "limit", f"the simulation does not have what is needed here: {words}", remedy)

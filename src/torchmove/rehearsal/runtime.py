@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from torchmove._interrupts import HeldInterrupts
 from torchmove.rehearsal.stage import Stage
@@ -28,6 +29,11 @@ def simulated(stage: Stage) -> Iterator[None]:
         optimizers = importlib.import_module("torch.optim.optimizer")
         patches.enter_context(patch.object(optimizers, "_foreach_supported_types", _MANY_AT_ONCE))
         patches.enter_context(patch.object(nn.RNNBase, "flatten_parameters", _nothing))
+        # torch's C++ wants a stream of its own kind before it asks anything else.
+        patches.enter_context(patch.object(Tensor, "record_stream", _nothing))
+        patches.enter_context(patch.object(nn.DataParallel, "scatter", _to_the_one_device(home)))
+        for module in (torch, torch.utils.dlpack):
+            patches.enter_context(patch.object(module, "from_dlpack", _from_dlpack(torch.utils.dlpack.from_dlpack)))
         if home.type == "mps":
             for name in ("is_available", "is_built", "is_macos_or_newer"):
                 patches.enter_context(patch.object(torch.backends.mps, name, _always(True)))
@@ -66,6 +72,24 @@ def _answers(stage: Stage) -> Iterator[tuple[Any, str, Any]]:
         yield torch, name, _Idle
     for kind_of_type, dtype in _TYPES.items():
         yield own, f"{kind_of_type}Tensor", tensor_type(f"{kind_of_type}Tensor", dtype, stage.home)
+
+
+def _to_the_one_device(home: torch.device) -> Callable[..., Any]:
+    def scatter(_: Any, inputs: Any, kwargs: Any, __: Any) -> Any:
+        args, named = pytree.tree_map(
+            lambda each: each.to(home) if isinstance(each, Tensor) else each, (inputs, kwargs or {})
+        )
+        return (args,), (named,)
+
+    return scatter
+
+
+def _from_dlpack(really: Callable[..., Any]) -> Callable[..., Any]:
+    def from_dlpack(each: Any, **options: Any) -> Any:
+        """The same memory, of a stand-in: torch's C++ would read it by an address."""
+        return each.detach() if isinstance(each, StandIn) else really(each, **options)
+
+    return from_dlpack
 
 
 # Optimizers update many tensors at once where all are of these types.
@@ -170,7 +194,7 @@ class _TensorType(type):
         return isinstance(tensor, Tensor) and tensor.dtype == cls.dtype and tensor.device == cls.simulated_on
 
     def __call__(cls, *values: Any) -> Tensor:
-        if len(values) == 1 and not isinstance(values[0], int):
+        if len(values) == 1 and not isinstance(values[0], (int, torch.Size)):
             return torch.as_tensor(values[0], dtype=cls.dtype, device=cls.simulated_on)
         return torch.empty(*values, dtype=cls.dtype, device=cls.simulated_on)
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
 from torchmove._shells import is_window
 from torchmove.rehearsal.arguments import leaves, mapped
 from torchmove.rehearsal.behind import MOST_BYTES, Inference, as_shape, is_known, made, nbytes_of, without_bytes
+from torchmove.rehearsal.generators import place_of_generator
 from torchmove.rehearsal.memory import Meter
 from torchmove.rehearsal.operators import Operator, operator
-from torchmove.rehearsal.origins import converted, factory, outsider
+from torchmove.rehearsal.origins import converted, factory, name_of, outsider, users_name
 from torchmove.rehearsal.places import strays
 from torchmove.rehearsal.provenance import Line, Origin, called_by_user, users_line
 from torchmove.rehearsal.standin import CPU, Itself, StandIn
@@ -38,7 +40,11 @@ class NotFollowed(Exception):
 
 
 class NotOnDevice(TypeError):
-    """The device has no such dtype; TypeError is what torch raises."""
+    """The device refuses this; says what, and what to do instead."""
+
+    def __init__(self, why: str, remedy: str = "convert it to a dtype that the device has: .float()") -> None:
+        super().__init__(why)
+        self.remedy = remedy
 
 
 class Refused(NamedTuple):
@@ -79,6 +85,7 @@ class Now(threading.local):
 
     making: Callable[[], Made] | None = None  # asked when a tensor is made from nothing; a call of torch's is under way
     backward_on = CPU  # where a backward pass that is under way makes its tensors
+    generator: torch.Generator | None = None  # of the call that is under way: torch's C++ hands on another object
     task: Task | None = None  # what runs in this thread, if that is not the step itself
 
 
@@ -91,6 +98,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inference = Inference()
         self.over = False  # the step has ended, or this is another process
         self.one_at_a_time = threading.RLock()
+        self.saved: dict[int, torch.device] = {}  # the places of tensors that are being pickled, by their address
         self.refused: Refused | None = None  # the last thing that torch refused
         self.guessed: dict[Line, str] = {}  # where a number was taken that shapes alone do not give
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
@@ -218,6 +226,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = {name: self._opened((each,), given)[0] for name, each in kwargs.items()} if kwargs else kwargs
         if func is _EMPTY and self._is_made_inside(func, args, kwargs):
             return self.made_inside(func, args, kwargs)
+        if func is _PACK:
+            self._check_lengths(args[1])
         place = given[0]._place if given else CPU
         for each in given:
             if each._place is not place:
@@ -238,6 +248,10 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception as error:
             self.refused = Refused(error)
             raise
+        if about.counts_versions:
+            torch.autograd.graph.increment_version([each for each in leaves(args[:1]) if type(each) is StandIn])
+        if about.draws and self.now.generator is not None:
+            self._check_generator(about, place_of_generator(self.now.generator), place)
         if func in WEIGHED and place is self.home:
             weigh(self.meter, func, behind, out)
         if func is _DETACH and _accumulates():
@@ -289,6 +303,11 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # A number on the CPU goes with the others.
         return next((each._place for each in given if each._place is not CPU), CPU)
 
+    def _check_generator(self, about: Operator, its: torch.device, place: torch.device) -> None:
+        if its is not place:
+            why = f"{about.name} on {place} with a generator on {its}: torch takes one on the same device only"
+            self.find(users_line(), "generator", why, f"torch.Generator(device={name_of(place)})")
+
     def _told_apart(self, each: Any) -> Any:
         admitted = self.admit(each)
         return self.itself(each) if isinstance(admitted, Tensor) and type(admitted) is not StandIn else admitted
@@ -299,6 +318,21 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(out, (tuple, list)):
             return type(out)([self._wrapped(each, place, origin) for each in out])
         return out
+
+    def _check_lengths(self, lengths: Any) -> None:
+        if type(lengths) is StandIn and lengths._place is not CPU:
+            why = f"pack_padded_sequence reads lengths on the CPU, and they are on {lengths._place}"
+            self.on_the_host(lengths, why, "lengths")
+
+    def on_the_host(self, tensor: StandIn, why: str, name: str = "x") -> None:
+        """Report a tensor that is on the device and is read on the CPU; the run goes on as if it had been there."""
+        self.find(users_line(), "host", why, f"{users_name(tensor) or name}.cpu()")
+        tensor._place = CPU
+
+    def refuse(self, error: Exception) -> NoReturn:
+        """Raise what torch would raise."""
+        self.refused = Refused(error)
+        raise error
 
     def real_sizes(self, sizes: Tensor) -> Tensor:
         """The sizes of the batches of a packed sequence: torch's C++ reads them by their address."""
@@ -337,6 +371,17 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if base is not None:
             standin._behind = self.window(base, behind)
         return base is None
+
+    def value_of(self, standin: StandIn) -> Tensor:
+        """For a pickle."""
+        if standin._place is not CPU:
+            self.note("saving waits for the device and brings values to the CPU")
+        if not self.knows(standin):
+            raise CannotGoOn("a pickle has the values of tensors")
+        with off_stage():
+            value = standin._behind.detach().requires_grad_(standin.requires_grad)
+            self.saved[value.untyped_storage().data_ptr()] = standin._place
+            return nn.Parameter(value, value.requires_grad) if getattr(standin, "_is_param", False) else value
 
     def fits(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         """Are the results of an operation small enough to be computed?"""
@@ -405,25 +450,33 @@ _NOT_ON_MPS = {torch.float64, torch.complex128}
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """With real bytes. Where the CPU lacks a kernel of less precision that a GPU has, by one of more."""
+    """With real bytes. Where the CPU lacks a kernel for a dtype that a GPU has, by one for float32."""
     try:
         return func(*args, **kwargs)
     except RuntimeError as error:
-        if not any(f"not implemented for '{name}'" in str(error) for name in ("Half", "BFloat16")):
+        lacking = _LACKING.search(str(error))
+        if lacking is None or not (lacking["dtype"] in ("Half", "BFloat16") or func.overloadpacket in _ALSO_INTEGRAL):
+            if lacking is not None and "_cpu" in lacking["kernel"]:
+                raise CannotGoOn(
+                    f"the CPU has no kernel of {func.overloadpacket.__name__} for {lacking['dtype']}"
+                ) from error
             raise
-    lesser = next(each.dtype for each in leaves((args, kwargs)) if isinstance(each, Tensor) and each.dtype in _LESSER)
-    args, kwargs = mapped(lambda each: each.float() if _is_lesser(each) else each, (args, kwargs))
+    first = next(
+        each for each in leaves((args, kwargs)) if isinstance(each, Tensor) and each.dtype is not torch.float32
+    )
+    lesser = first.dtype
+    args, kwargs = mapped(
+        lambda each: each.float() if isinstance(each, Tensor) and each.dtype == lesser else each, (args, kwargs)
+    )
     out = func(*args, **kwargs)
     if isinstance(out, Tensor):
         return out.to(lesser) if out.dtype is torch.float32 else out
     return type(out)(each.to(lesser) if isinstance(each, Tensor) else each for each in out)
 
 
-_LESSER = {torch.float16, torch.bfloat16}
-
-
-def _is_lesser(each: Any) -> bool:
-    return isinstance(each, Tensor) and each.dtype in _LESSER
+# A kernel's name and a dtype's, as torch says them.
+_LACKING = re.compile(r"\"(?P<kernel>\w+)\" not implemented for '(?P<dtype>\w+)'")
+_ALSO_INTEGRAL = {aten.histc}
 
 
 def _without_masks(indices: Any) -> list[Any]:

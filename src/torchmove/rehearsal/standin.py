@@ -75,6 +75,14 @@ class StandIn(Tensor):
         made.requires_grad_(self.requires_grad)
         return made
 
+    def __copy__(self) -> Tensor:
+        return self.detach().requires_grad_(self.requires_grad)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        value = self._stage.value_of(self)
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            return value.__reduce_ex__(protocol)
+
     # What Python asks goes by the place; torch's C++ does not ask here.
     @property
     def device(self) -> torch.device:  # type: ignore[override]
