@@ -29,6 +29,7 @@ from torchmove.rehearsal.runtime import simulated_type
 from torchmove.rehearsal.sources import ASKS, Reasons, Source, called, default_of, names_of, parameters_of, scope_around
 from torchmove.rehearsal.surroundings import Surroundings
 
+_MOVABLE = (torch.nn.Module, torch.Tensor, torch.Generator, dict, list, tuple)
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
 
 
@@ -37,6 +38,8 @@ class Decided:
 
     def __init__(self, around: Surroundings, home: torch.device) -> None:
         self.around, self.home, self.reasons = around, home, Reasons()
+        self.sent_names: set[str] = set()
+        self.generators: list[torch.Generator] = []  # made for a device that was decided
         self._changes: list[tuple[Callable[[], object], Callable[[], object]]] = []  # do, and undo
         self._repoints: list[Repoint] = []
         self._lines: defaultdict[Line, list[str]] = defaultdict(list)
@@ -96,28 +99,35 @@ class Decided:
 
     def sent(self, inventory: Inventory, outside: set[str], parameters: Mapping[str, Any]) -> Iterator[int]:
         """The tensors that were on the device when the step began, since they were sent to one that was decided."""
-        known: dict[Any, bool] = {}
-        there: set[int] = set()  # which an optimizer, say, has as well
+        there: set[int] = set()
         for name in outside:
-            known[name] = self._was_sent(name.rpartition(".")[2], outside=True)
-            value = self.around.held[name]
-            if known[name] and isinstance(value, torch.nn.Module):
-                there |= {*map(id, value.parameters()), *map(id, value.buffers())}
-            elif known[name] and isinstance(value, torch.Tensor):
-                there.add(id(value))
-        holders = {id(path): holder for holder, path in inventory.holders.values()}
-        for index, slot in enumerate(inventory.slots):
-            root = next(slot.path.steps())
-            key: Any = (slot.what, id(slot.before)) if slot.how is _paths.ATTRIBUTE else root.what
-            if root.what in parameters and root.what not in known:
-                known[root.what] = self._was_sent(root.what, outside=False) or self._is_sent_global(
-                    parameters[root.what]
-                )
-            holder = holders.get(id(slot.before))
-            if slot.how is _paths.ATTRIBUTE and key not in known and holder is not None and slot.role == "tensor":
-                known[key] = self._attribute_was_sent(slot.what, holder)
-            if known.get(root.what) or known.get(key) or id(slot.tensor) in there:
-                yield index
+            if self._was_sent(name.rpartition(".")[2], outside=True):
+                self._add(self.around.held[name], there)
+                self.sent_names.add(name)
+        for name, value in parameters.items():
+            if self._was_sent(name, outside=False) or self._is_sent_global(value):
+                self._add(value, there)
+        for holder, _ in inventory.holders.values():
+            if type(holder) in self.around.classes:
+                modules = holder._modules if isinstance(holder, torch.nn.Module) else {}
+                for name, value in [*getattr(holder, "__dict__", {}).items(), *modules.items()]:
+                    if isinstance(value, _MOVABLE) and self._attribute_was_sent(name, holder):
+                        self._add(value, there)
+        return (index for index, slot in enumerate(inventory.slots) if id(slot.tensor) in there)
+
+    def _add(self, value: Any, there: set[int]) -> None:
+        """Of a module what Module.to moves, of a container all that is in it."""
+        if isinstance(value, torch.nn.Module):
+            registered = [*value.parameters(), *value.buffers()]
+            gradients = [each.grad for each in registered if each.is_leaf and each.grad is not None]
+            there |= {*map(id, registered), *map(id, gradients)}
+        elif isinstance(value, torch.Tensor):
+            there.add(id(value))
+        elif isinstance(value, torch.Generator):
+            self.generators.append(value)
+        elif isinstance(value, (dict, list, tuple)):
+            for each in value.values() if isinstance(value, dict) else value:
+                self._add(each, there)
 
     def _was_sent(self, name: str, *, outside: bool) -> bool:
         """A global; or what a function of the file returns that calls it as the step calls its parameter."""

@@ -15,8 +15,8 @@ from torch.utils._device import _device_constructors
 
 from torchmove.rehearsal.arguments import leaves, mapped
 from torchmove.rehearsal.guesses import Guess
-from torchmove.rehearsal.origins import asked_for, factory, sent_in_vain, users_name
-from torchmove.rehearsal.provenance import Origin, called_from, users_line
+from torchmove.rehearsal.origins import asked_for, factory, following, sent_in_vain, users_name
+from torchmove.rehearsal.provenance import Origin, called_from, users_line, users_lines
 from torchmove.rehearsal.stage import CannotGoOn, Made, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, Sent, StandIn, place_of
 
@@ -84,12 +84,16 @@ class Disguise(TorchFunctionMode):
             return Made(
                 place, None if place is self.stage.home else factory(self.stage, _name(call.func), users_line())
             )
-        return Made(next((place for place in places if place is not CPU), CPU), None) if places else None
+        if not places:
+            return None
+        place = next((place for place in places if place is not CPU), CPU)
+        origins = (each._origin for each in leaves(call[1:]) if isinstance(each, StandIn))
+        return Made(place, None if place is self.stage.home else next(filter(None, origins), None))
 
     def asked_for(self, device: Any) -> Origin:
         """Of a tensor that was to be on this very device."""
         _, origin = self.stage.cpus.get(id(device), (None, None))
-        return origin or asked_for(self.place(device), users_line())
+        return origin or asked_for(self.stage, self.place(device))
 
     def default_place(self) -> torch.device:
         """Where `torch.set_default_device` says; torch itself would make a tensor there to tell."""
@@ -180,7 +184,7 @@ class Disguise(TorchFunctionMode):
         return self.stage.adopt(Call(call.func, (values, *call.args[1:]), {**call.kwargs, "dtype": dtype}).done())
 
     def cpu(self, call: Call) -> Tensor:
-        return self.send(call.args[0], CPU)
+        return self.send(call.args[0], CPU, by_name=True)
 
     def send(
         self,
@@ -191,6 +195,7 @@ class Disguise(TorchFunctionMode):
         copy: bool = False,
         memory_format: torch.memory_format | None = None,
         asked: torch.device | None = None,
+        by_name: bool = False,
     ) -> Tensor:
         place = None if place is None else place_of(place)
         if type(tensor) is not StandIn:
@@ -199,12 +204,16 @@ class Disguise(TorchFunctionMode):
         if place is tensor._place:
             options: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
             stayed: StandIn = Tensor.to(tensor, dtype, copy=copy, **options)  # type: ignore[assignment]
-            if explicit and place is CPU and id(asked or explicit) not in self.stage.cpus:
-                stayed._origin = sent_in_vain(stayed._origin, users_line())
+            if explicit and place is CPU:
+                _, other = self.stage.cpus.get(id(asked or explicit), (None, None))
+                follows = following(stayed._origin, other)
+                stayed._origin = follows if other else sent_in_vain(stayed._origin, users_line())
             return stayed
-        origin = None if place is self.stage.home else self.asked_for(asked or place)
+        origin = None
+        if place is not self.stage.home:
+            origin = asked_for(self.stage, place, by_name=True) if by_name else self.asked_for(asked or place)
         sent: StandIn = _Send.apply(tensor, place, dtype, origin)  # type: ignore[no-untyped-call]
-        tensor._sent = sent._result_of_sending = Sent(sent)
+        tensor._sent = sent._result_of_sending = Sent(sent, users_lines(_NEAR))
         sent._fetched = place is CPU
         return sent
 
@@ -258,6 +267,8 @@ class Disguise(TorchFunctionMode):
     def set_data(self, call: Call) -> None:
         tensor, value = call.args
         call.done()
+        if tensor._part == "parameters":
+            self.stage.weight_moved(tensor, value._place)
         tensor._behind, tensor._place, tensor._origin = value._behind, value._place, value._origin
         tensor._sent = None  # what came of sending it was not thrown away
         if tensor._part:
@@ -407,6 +418,7 @@ def _name(func: Any) -> str:
     return str(getattr(func, "__name__", func)).strip("_")
 
 
+_NEAR = 4  # frames of the user's in which a statement may have thrown a result away
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
 _CONSTRUCTORS = _device_constructors()
 _ACTS: dict[Any, Callable[[Disguise, Call], Any]] = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -34,7 +35,8 @@ class Given:
     """
 
     def __init__(self, named: Mapping[str, Any], said: tuple[Any, ...]) -> None:
-        names = {name for each in named.values() for name in _parameter_names(each)}
+        names: set[Any] = {name for each in named.values() for name in _parameter_names(each)}
+        names |= {shapes for each in named.values() for shapes in _parameter_shapes(each)}
         self.states: dict[str, Any] = {}
         self.assumed: list[str] = []
         for name, each in named.items():
@@ -48,14 +50,16 @@ class Given:
                 )
 
 
-def _is_data(given: Any, names: set[str]) -> bool:
+def _is_data(given: Any, names: set[Any]) -> bool:
     return not isinstance(given, _FUNCTIONS) and not any(
         isinstance(each, _STATES) or _is_average(each, names) for each in _inside(given, (*_STATES, Tensor))
     )
 
 
-def _is_average(each: Any, names: set[str]) -> bool:
-    """A dict of tensors under the names of parameters."""
+def _is_average(each: Any, names: set[Any]) -> bool:
+    """A dict of tensors under the names of parameters, or a list of tensors of their shapes."""
+    if isinstance(each, (list, tuple)) and each and all(isinstance(one, Tensor) for one in each):
+        return tuple(tuple(one.shape) for one in each) in names
     if not isinstance(each, dict) or not each or not names:
         return False
     return all(isinstance(key, str) and key in names and isinstance(each[key], Tensor) for key in each)
@@ -69,6 +73,14 @@ def _parameter_names(given: Any) -> Iterator[str]:
     for each in trained_in(given):
         if isinstance(each, nn.Module):
             yield from (name for name, _ in each.named_parameters())
+
+
+def _parameter_shapes(given: Any) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Of each module with several parameters: of all of them, in order."""
+    for each in trained_in(given):
+        if isinstance(each, nn.Module) and not any(map(is_lazy, each.parameters())):
+            shapes = tuple(tuple(parameter.shape) for parameter in each.parameters())
+            yield from [shapes] if len(shapes) > 1 else []
 
 
 def trained_in(given: Any) -> Iterator[nn.Module | Optimizer]:

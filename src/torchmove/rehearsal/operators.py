@@ -59,11 +59,14 @@ def _read(func: Any) -> Operator:
     makes = any(each.name == "device" for each in schema.arguments)
     only_writes = returns_first or (bool(written) and not schema.returns)
     name = func.overloadpacket.__name__
+    name = _TOLD_AS.get(name, name)
     draws = any(each.name == "generator" for each in schema.arguments)
     counts_versions = bool(written) and name.startswith(("_foreach_", "_fused_"))
     return Operator(name, not any(aliases), returns_first, only_writes, makes, draws, counts_versions)
 
 
+# Kernels that the CPU has under a name of its own.
+_TOLD_AS = {"mkldnn_rnn_layer": "lstm", "mkldnn_rnn_layer_backward": "lstm_backward", "histogram": "histc"}
 # They may change the shape of what they write to, and have no tag that says so.
 _RESIZING = {
     aten.set_.source_Tensor,

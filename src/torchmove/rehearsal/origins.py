@@ -32,14 +32,24 @@ from torchmove.rehearsal.provenance import (
     users_line,
 )
 
-_GIVE_IT = "give it to the rehearsal, and to tm.move, too; or move it before"
+_GIVE = "give {} to the rehearsal, and to tm.move, too; or move it before"
 _TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
 _CLOSURE = "take the tensor as an argument, or send it there inside; or tm.move, which finds it"
 _REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\()[\w.\[\]\"']*device\b", re.IGNORECASE)
+_HELD_IN_A_CONTAINER = "nn.ParameterList, nn.ModuleList or buffers; or tm.move, which finds it"
 _MOST_MEMBERS = 64
 _CONVERTERS = {"from_numpy", "Tensor", "frombuffer"} | {
     f"{kind}Tensor" for kind in ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 }
+
+
+def bare_root() -> Origin:
+    """A root that has no words: the origins below it have."""
+    return Origin(_unsaid)
+
+
+def _unsaid(_: Origin) -> Provenance:
+    raise AssertionError("the origins below a shared one have the words")
 
 
 def name_of(device: torch.device) -> str:
@@ -50,9 +60,9 @@ def name_of(device: torch.device) -> str:
 # ---------------------------------------------------------------- data
 
 
-def given(path: _paths.Path, value: Any, tensor: Tensor, device: torch.device) -> Origin:
+def given(path: _paths.Path, value: Any, tensor: Tensor, device: torch.device, root: Origin | None) -> Origin:
     """Of a tensor of a batch: `value` is the object that the step is given."""
-    return _input(tensor, device, lambda: (_root_name(path), str(path)), value)
+    return _input(tensor, device, lambda: (_root_name(path), str(path)), value, root=root)
 
 
 def delivered(tensor: Tensor, device: torch.device) -> Origin:
@@ -72,22 +82,27 @@ def _root_name(path: _paths.Path) -> str:
 
 
 def _input(
-    tensor: Tensor, device: torch.device, known: Callable[[], tuple[str, str]], value: Any, what: str = ""
+    tensor: Tensor,
+    device: torch.device,
+    known: Callable[[], tuple[str, str]],
+    value: Any,
+    what: str = "",
+    root: Origin | None = None,
 ) -> Origin:
     def describe(origin: Origin) -> Provenance:
         root, path = known()
         name = users_name(origin.tensor() if origin.tensor else None) or path
-        if value is not None and _moves_itself(value):
+        if value is not None and moves_itself(value):
             return Provenance("input", f"{name} is on cpu", f"{root} = {root}.to({name_of(device)})")
         said = what or f"{name} is on cpu"
         return Provenance("input", said, f"{name or 'x'} = {name or 'x'}.to({name_of(device)})")
 
-    origin = Origin(describe)
+    origin = Origin(describe, root)
     origin.tensor = weakref.ref(tensor)
     return origin
 
 
-def _moves_itself(value: Any) -> bool:
+def moves_itself(value: Any) -> bool:
     """An object with a `to` of its own: a graph batch, the encoding of a tokenizer."""
     return not isinstance(value, Tensor) and callable(getattr(type(value), "to", None))
 
@@ -131,39 +146,73 @@ def _within(value: Any, tensor: Any) -> str | None:
 
 def factory(stage: Any, name: str, line: Line) -> Origin:
     """Of a tensor that was made in the step, and nobody said where; a module that is being built has one origin."""
+    home = stage.home
     module, outside = module_being_built()
     if module is None:
-        return Origin(lambda _: _made(name, line, stage.home))
-    if id(module) not in stage.built:
-        kind = type(module).__name__
-        stage.built[id(module)] = (module, Origin(lambda _: _built(kind, outside, stage.home)))
-    origin: Origin = stage.built[id(module)][1]
-    return origin
+        return Origin(lambda _: _made(name, line, home), stage.root("factory", line, name))
+    stage.built[id(module)] = module  # it lives as long as its id is a key
+    return Origin(lambda origin: _built(module, origin, outside, home), stage.root("built", id(module)))
 
 
 def _made(name: str, line: Line, home: torch.device) -> Provenance:
+    converter = None if _call_in(line.text, {name}) else _call_in(line.text, _CONVERTERS)
+    if converter is not None:  # torch.FloatTensor(2, 3) comes by as torch.empty
+        return _converted(line, home)
     what = f"made on cpu by torch.{name} without device="
     return Provenance("factory", what, _with_device(line.text, name, home), line)
 
 
-def _built(kind: str, line: Line, home: torch.device) -> Provenance:
+def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) -> Provenance:
+    kind = type(module).__name__
+    if any(each.device == home for each in module.parameters()):  # it was moved, and this stayed
+        name, end = _attribute_of(module, origin.tensor() if origin.tensor is not None else None)
+        if end or not name:
+            it = f"{kind}.{name}{end}" if name else f"a tensor of {kind}"
+            what = f"{it} is on cpu: in a container that Module.to does not look into"
+            return Provenance("container", what, _HELD_IN_A_CONTAINER)
+        what = f"{kind}.{name} is on cpu: a plain attribute, not a buffer"
+        return Provenance("attribute", what, _registered(name.rpartition(".")[2]))
     what = f"the module {kind} was built on cpu in the step and not moved"
-    assigned = re.match(r"([\w.]+)\s*=[^=]", line.text)
-    name = assigned[1] if assigned else "module"
-    return Provenance("factory", what, f"{name} = {name}.to({name_of(home)})", line)
+    return Provenance("factory", what, _module_moved(line.text, home), line)
 
 
-def converted(home: torch.device) -> Origin:
+def _attribute_of(module: nn.Module, tensor: Any) -> tuple[str, str]:
+    """The attribute that holds a tensor, and where in it: of a module or one inside of it."""
+    if tensor is None:
+        return "", ""
+    for path, each in module.named_modules():
+        for name, value in vars(each).items():
+            end = None if name.startswith("_") and isinstance(value, dict) else _within(value, tensor)
+            if end is not None:
+                return ".".join(filter(None, (path, name))), end
+    return "", ""
+
+
+def _module_moved(text: str, home: torch.device) -> str:
+    """The line, or the variable in it, with the module sent to the device."""
+    try:
+        statement = ast.parse(text).body[0]
+    except (SyntaxError, IndexError):
+        return f"module = module.to({name_of(home)})"
+    value = getattr(statement, "value", None)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Call):  # built and called in one
+        return f"{ast.unparse(value.func)}.to({name_of(home)})"
+    name = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else "module"
+    return f"{name} = {name}.to({name_of(home)})"
+
+
+def converted(stage: Any) -> Origin:
     """Of a tensor that was made from an array or a list by a function of torch's that takes no device."""
-    line = users_line()
+    line, home = users_line(), stage.home
 
-    def describe(_: Origin) -> Provenance:
-        found = _call_in(line.text, _CONVERTERS)
-        call = None if found is None else ast.get_source_segment(line.text, found)
-        name = ast.unparse(found.func) if found is not None else "torch from values"
-        return Provenance("factory", f"made on cpu by {name}", f"{call or 'x'}.to({name_of(home)})", line)
+    return Origin(lambda _: _converted(line, home), stage.root("converted", line))
 
-    return Origin(describe)
+
+def _converted(line: Line, home: torch.device) -> Provenance:
+    found = _call_in(line.text, _CONVERTERS)
+    call = None if found is None else ast.get_source_segment(line.text, found)
+    name = ast.unparse(found.func) if found is not None else "torch from values"
+    return Provenance("factory", f"made on cpu by {name}", f"{call or 'x'}.to({name_of(home)})", line)
 
 
 def _with_device(text: str, name: str, home: torch.device) -> str:
@@ -199,16 +248,22 @@ def _called(node: ast.Call) -> str:
 # ---------------------------------------------------------------- put there by the step itself
 
 
-def asked_for(place: torch.device, line: Line) -> Origin:
+def asked_for(stage: Any, place: torch.device, *, by_name: bool = False) -> Origin:
     """Of a tensor that was sent or made at a place that the line names or remembers."""
-    return Origin(lambda _: _asked_for(place, line))
+    line = users_line()
+    return Origin(lambda _: _asked_for(place, line, by_name), stage.root("asked", place, line))
 
 
-def _asked_for(place: torch.device, line: Line) -> Provenance:
-    if _REMEMBERED.search(line.text):
+def _asked_for(place: torch.device, line: Line, by_name: bool) -> Provenance:
+    if not by_name and _REMEMBERED.search(line.text):
         what = f"it was put on {place}, the device that this line remembers"
         return Provenance("stale-device", what, _TAKE_THE_DEVICE, line)
     return Provenance("hard-coded", f"it was put on {place} by name", "use the device of the other tensors", line)
+
+
+def following(origin: Origin | None, other: Origin | None) -> Origin | None:
+    """Of a tensor that was sent to where another is: what is wrong is wrong with the other."""
+    return origin if origin is None or other is None else Origin(lambda _: origin.described(), other)
 
 
 def sent_in_vain(origin: Origin | None, line: Line) -> Origin | None:
@@ -223,14 +278,39 @@ def sent_in_vain(origin: Origin | None, line: Line) -> Origin | None:
     return Origin(describe, origin)
 
 
-def thrown_away(origin: Origin | None, home: torch.device) -> Provenance:
+def thrown_away(origin: Origin | None, lines: list[Line], home: torch.device) -> Provenance:
+    """`lines`: the user's lines that led to the sending, inward first."""
+    what = "the result of .to() was thrown away, and .to() changes nothing in place"
     tensor = origin.tensor() if origin is not None and origin.tensor is not None else None
     name = users_name(tensor) or "x"
-    return Provenance(
-        "thrown-away",
-        "the result of .to() was thrown away, and .to() changes nothing in place",
-        f"{name} = {name}.to({name_of(home)})",
-    )
+    for line in lines:
+        sent = _sent_by(line.text)
+        if sent and (name == "x" or name.startswith(sent)):  # else `sent` is the variable of a loop
+            return Provenance("thrown-away", what, f"{sent} = {_without_comment(line.text)}", line)
+    return Provenance("thrown-away", what, f"{name} = {name}.to({name_of(home)})", lines[0] if lines else None)
+
+
+def _without_comment(text: str) -> str:
+    return ast.unparse(ast.parse(text))
+
+
+def _sent_by(text: str) -> str:
+    """The variable that a statement sends and does not keep: `batch.to("cuda")`, `{... for ... in batch.items()}`."""
+    try:
+        (statement,) = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return ""
+    node: Any = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(node, (ast.DictComp, ast.ListComp)):
+        node = node.generators[0].iter
+    while isinstance(node, (ast.Call, ast.Attribute)) and not _is_place(node):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) else ""
+
+
+def _is_place(node: ast.AST) -> bool:
+    """self.x, but not the method that is called on something."""
+    return isinstance(node, ast.Attribute) and node.attr not in ("to", "cuda", "items", "values", "type")
 
 
 # ---------------------------------------------------------------- none of the given objects'
@@ -252,7 +332,7 @@ def _outside(tensor: Tensor, home: torch.device) -> Provenance:
         return Provenance(
             "input", f"{name or 'it'} was made on cpu", f"{name or 'x'} = {name or 'x'}.to({name_of(home)})"
         )
-    return Provenance("loss", f"{name or 'it'} belongs to none of the given objects", _GIVE_IT)
+    return Provenance("loss", f"{name or 'it'} belongs to none of the given objects", _GIVE.format(name or "it"))
 
 
 def _is_kept(holder: object) -> bool:
@@ -281,7 +361,9 @@ class Belongings:
     def origin_of(self, path: _paths.Path, role: str, tensor: Tensor) -> Origin:
         root = next(path.steps()).what
         if root in self.data:
-            return given(path, self.roots.get(root), tensor, self.home)
+            value = self.roots.get(root)
+            shared = self._shared.setdefault(root, bare_root()) if moves_itself(value) else None
+            return given(path, value, tensor, self.home, shared)
         group: Any = None  # each by itself
         if root in self.outside:
             group = root
@@ -289,7 +371,7 @@ class Belongings:
             group = (root, role)
         elif role in ("parameter", "buffer"):
             group = id(path.before)  # the module that it is registered with
-        shared = None if group is None else self._shared.setdefault(group, Origin(_unsaid))
+        shared = None if group is None else self._shared.setdefault(group, bare_root())
         return Origin(lambda _: self._described(path, role), shared)
 
     def _described(self, path: _paths.Path, role: str) -> Provenance:
@@ -297,7 +379,9 @@ class Belongings:
         shown = readable(path, self.roots)
         if steps[0].what in self.outside:
             kind = "cache" if _is_cached(steps) else "loss"
-            return Provenance(kind, f"{shown} is on cpu: it belongs to none of the given objects", _GIVE_IT)
+            return Provenance(
+                kind, f"{shown} is on cpu: it belongs to none of the given objects", _GIVE.format(steps[0].what)
+            )
         if role == "state":
             what = f"{shown} is on cpu: Module.to does not see optimizers"
             return Provenance("optimizer", what, f"tm.move(model, optimizer, to={name_of(self.home)})")
@@ -319,10 +403,6 @@ class Belongings:
         return "container", "in a container that Module.to does not look into"
 
 
-def _unsaid(_: Origin) -> Provenance:
-    raise AssertionError("the origins below a shared one have the words")
-
-
 def _is_cached(steps: list[_paths.Path]) -> bool:
     named = (step.what.lower() for step in steps if type(step.what) is str)
     return any(step.how is _paths.REFERENT for step in steps) or any(
@@ -332,12 +412,16 @@ def _is_cached(steps: list[_paths.Path]) -> bool:
 
 def _remedy(kind: str, path: _paths.Path) -> str:
     if kind == "attribute":
-        return f'self.register_buffer("{path.what}", ..., persistent=False)'
+        return _registered(str(path.what))
     return {
-        "container": "nn.ParameterList, nn.ModuleList or buffers; or tm.move, which finds it",
+        "container": _HELD_IN_A_CONTAINER,
         "cache": "clear the cache when the model moves, or key it by device; or tm.move, which finds it",
         "closure": _CLOSURE,
     }[kind]
+
+
+def _registered(name: str) -> str:
+    return f'self.register_buffer("{name}", ..., persistent=False)'
 
 
 def readable(path: _paths.Path, roots: Mapping[str, Any]) -> str:

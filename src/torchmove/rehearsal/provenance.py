@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import linecache
 import os
 import sys
@@ -9,6 +10,7 @@ import sysconfig
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import islice
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
 _PACKAGES = ("site-packages", "dist-packages")
+_NUMPY = importlib.util.find_spec("numpy")
+_NUMPYS = (os.path.dirname(_NUMPY.origin) + os.sep,) if _NUMPY is not None and _NUMPY.origin else ()
 _NO_USERS = (_TORCH, _OURS, "<frozen", "<__array_function__")
 
 
@@ -80,15 +84,21 @@ def users_line() -> Line:
     return NOWHERE if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
 
+def users_lines(most: int) -> list[Line]:
+    """The innermost lines of the user's code, inward first."""
+    frames = (frame for frame in _frames(sys._getframe(1)) if calls_torch(frame.f_code.co_filename))
+    return [Line(frame.f_code.co_filename, frame.f_lineno) for frame in islice(frames, most)]
+
+
 def users_frame() -> FrameType | None:
-    return next((frame for frame in _frames(sys._getframe(1)) if is_users(frame.f_code.co_filename)), None)
+    return next((frame for frame in _frames(sys._getframe(1)) if calls_torch(frame.f_code.co_filename)), None)
 
 
 def users_frames() -> Iterator[FrameType]:
     """The frames of the user's code, from the step inward."""
     found: list[FrameType] = []
     for frame in _frames(sys._getframe(1)):
-        if is_users(frame.f_code.co_filename):
+        if calls_torch(frame.f_code.co_filename):
             found.append(frame)
         elif found and frame.f_code.co_filename.startswith(_OURS):
             break  # below is what called the rehearsal
@@ -100,7 +110,7 @@ def called_by_user() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
-    return frame is not None and is_users(frame.f_code.co_filename)
+    return frame is not None and calls_torch(frame.f_code.co_filename)
 
 
 def called_from(folder: str) -> bool:
@@ -119,7 +129,7 @@ def module_being_built() -> tuple[nn.Module | None, Line]:
             built = frame.f_locals.get("self")
             if isinstance(built, nn.Module):
                 found, line = built, NOWHERE
-        elif found is not None and line is NOWHERE and is_users(frame.f_code.co_filename):
+        elif found is not None and line is NOWHERE and calls_torch(frame.f_code.co_filename):
             line = Line(frame.f_code.co_filename, frame.f_lineno)
     return found, line
 
@@ -148,6 +158,11 @@ def is_users(file: str) -> bool:
     return known
 
 
+def calls_torch(file: str) -> bool:
+    """Is it code whose lines are shown to the user? numpy calls torch for those who call numpy."""
+    return is_users(file) and not file.startswith(_NUMPYS)
+
+
 def is_installed(file: str) -> bool:
     return file.startswith(_INSTALLED) or any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
 
@@ -160,7 +175,7 @@ def users_line_of(error: BaseException) -> Line:
     """The user's innermost line on the way to an error."""
     found, step = NOWHERE, error.__traceback__
     while step is not None:
-        if is_users(step.tb_frame.f_code.co_filename):
+        if calls_torch(step.tb_frame.f_code.co_filename):
             found = Line(step.tb_frame.f_code.co_filename, step.tb_lineno)
         step = step.tb_next
     return found

@@ -30,12 +30,13 @@ from torchmove.rehearsal.disguise import Call, Disguise, hooks_overridden
 from torchmove.rehearsal.files import files
 from torchmove.rehearsal.generators import generators
 from torchmove.rehearsal.given import Given, trained_in
+from torchmove.rehearsal.libraries import forget_answers, remember_shared, take_chosen
 from torchmove.rehearsal.loaders import delivered
 from torchmove.rehearsal.memento import remember, remember_globals, remember_names
 from torchmove.rehearsal.origins import Belongings, name_of, thrown_away
 from torchmove.rehearsal.plain import plainly
 from torchmove.rehearsal.precision import mixed_precision
-from torchmove.rehearsal.provenance import Line, Origin, Provenance, is_ours, users_line_of
+from torchmove.rehearsal.provenance import Line, Origin, Provenance, is_installed, is_ours, users_line_of
 from torchmove.rehearsal.result import Finding, Rehearsal
 from torchmove.rehearsal.scene import dress, set_up
 from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, NotOnDevice, Stage, off_stage
@@ -214,17 +215,19 @@ class _Rehearsing:
             self.states.setdefault("step", step.__self__ if isinstance(step, types.MethodType) else step)
         self.trained = list(trained_in(list(self.states.values())))
         known = {id(each) for each in (*named.values(), *self.states.values())}
-        self.around = Surroundings(step, [*self.states.values(), *self.trained])
+        self.around = Surroundings(step, [*self.states.values(), *self.trained, *objects])
         found = self.around.held.items()
         self.outside = {name: each for name, each in found if id(each) not in known and name not in named}
         self.named = {"step": step, **self.outside, **named, **self.states}
         self.stage = Stage(self.home, real=options.data == "real", tell=self.tell, find=self.find)
         self.company = Company(self.stage, self.broke_off)
-        self.findings: dict[tuple[str, int, str], Finding] = {}
+        self.findings: dict[tuple[str, int, str, str], Finding] = {}
         self.values = "real" if options.data == "real" else "shapes"
         self.stopped, self.ending = "", "finished"
         self.stopped_at: Line | None = None
         self.state_bytes, self.has_values = 0, True
+        self.sent: set[str] = set()  # the names of objects that were not given, and were sent to the device
+        self.generators: list[torch.Generator] = []
 
     def as_the_step_names_them(self, named: dict[str, Any]) -> dict[str, Any]:
         """Data under the names of the step's parameters: there is where they are sent to the device."""
@@ -243,12 +246,15 @@ class _Rehearsing:
                     self.set_up(undo)
                 if not self.stopped:
                     self.on_stage(undo)
+                if not self.stopped and self.stage.left is not None:
+                    self.check_left(self.stage.left)
                 if not self.stopped and not self.stage.meter.saw_any:
                     self.ending = "limit"
                     self.stopped = (
                         f"nothing ever was on {self.home}: give the model to the rehearsal, and send the batch there"
                     )
         finally:
+            self.stage.close()
             if undo.failed:
                 raise RuntimeError(f"after the rehearsal something could not be put back: {undo.failed}")
         if self.options.confirm_errors and self.ending in ("error", "limit") and self.stopped_at is not None:
@@ -272,6 +278,10 @@ class _Rehearsing:
 
     def set_up(self, undo: Undo) -> None:
         remember_globals(undo)
+        forget_answers(undo)
+        remember_shared(undo)
+        if not self.options.strict_devices:
+            self.assumed += take_chosen(self.objects, self.home, undo)
         remember_names(self.around.names, self.around.classes, undo)
         self.set_up_states(undo)
 
@@ -284,7 +294,7 @@ class _Rehearsing:
         if not self.options.strict_devices:
             self.decide_devices(inventory, places, undo)
         data = {name for name in self.named if name not in self.states and name not in self.outside}
-        belongings = Belongings(inventory, self.named, data, {*self.outside}, self.home)
+        belongings = Belongings(inventory, self.named, data, {*self.outside} - self.sent, self.home)
 
         def origin_of(path: Path, role: str, tensor: Tensor) -> Origin | None:
             at_home = places.get(id(tensor)) is self.home
@@ -321,6 +331,7 @@ class _Rehearsing:
         decided.apply(undo)
         for index in decided.sent(inventory, {*self.outside}, self.parameters):
             places[id(inventory.slots.tensors[index])] = self.home
+        self.generators, self.sent = decided.generators, decided.sent_names
         for line, names in decided.lines():
             why = f"{names}: decided here, on a machine without the device; taken as on one with {name_of(self.home)}"
             self.find(line, "decided", why, "nothing to do; strict_devices=True reports such devices")
@@ -375,7 +386,7 @@ class _Rehearsing:
         surroundings = (
             runtime.simulated(stage),
             mixed_precision(stage, [*self.named.values()], self.assumed),
-            generators((), self.home),
+            generators(self.generators, self.home),
             delivered(stage),
             files(company),
             nothing_traced(),
@@ -447,6 +458,17 @@ class _Rehearsing:
         self.stopped = f"stopped at {line}  {line.text}\n      {why}\n      Fix: {remedy}"
         self.ending, self.stopped_at = ending, line
 
+    def check_left(self, line: Line) -> None:
+        """Weights were moved to the CPU at this line, and computed with there: was the device decided before?"""
+        if is_installed(line.file):
+            self.ending, self.stopped_at = "limit", line
+            why = "the model was moved to cpu here, and computes there: its device was decided before the rehearsal"
+            remedy = "make the trainer, or whatever else chooses the device, inside the step"
+            self.stopped = f"stopped at {line}  {line.text}\n      {why}\n      Fix: {remedy}"
+        elif self.options.strict_devices and "cpu" not in line.text:
+            why = "the model was moved to cpu, the device that this line remembers, and computes there"
+            self.find(line, "stale-device", why, "take the device of a parameter: next(model.parameters()).device")
+
     def confirm(self) -> None:
         """Run the step without the simulation, on copies: does it fail there too?"""
         error = plainly(self.step, self.objects, self.named, self.home)
@@ -463,12 +485,16 @@ class _Rehearsing:
 
     def tell(self, stray: Any, operation: str, line: Line) -> None:
         origin = stray._origin
-        root = None if origin is None else origin.root
-        if root is not None and root.reported is not None:
+        if origin is not None and (origin.reported or origin.root.reported):
             return  # what has to be mended is known: this is what comes of it
         source = origin.tensor() if origin is not None and origin.tensor is not None else None
-        if stray.was_thrown_away() or (isinstance(source, StandIn) and source.was_thrown_away()):
-            came = thrown_away(origin, self.home)
+        sent = stray.thrown_away() or (source.thrown_away() if isinstance(source, StandIn) else None)
+        if sent is not None:
+            cause = self.stage.root("thrown away", *sent)
+            if cause.reported:
+                return
+            cause.reported = True
+            came = thrown_away(origin, sent, self.home)
         elif origin is not None:
             came = origin.described()
         else:
@@ -476,12 +502,15 @@ class _Rehearsing:
         made = f" ({came.line})" if came.line and came.line != line else ""
         why = f"{operation} with a tensor on {stray._place}: {came.what}{made}"
         found = self.find(line, came.kind, why, came.remedy)
-        if root is not None:
-            root.reported = found
+        if origin is not None:
+            origin.reported = found
+            if came.kind not in ("attribute", "container"):  # each is to be mended by itself
+                origin.root.reported = found
 
     def find(self, line: Line, kind: str, why: str, remedy: str) -> Finding:
         found = Finding(line.file, line.number, kind, line.text, why, remedy)
-        return self.findings.setdefault((line.file, line.number, kind), found)
+        cause = "" if kind == "numpy" else remedy  # of a list of tensors, the first
+        return self.findings.setdefault((line.file, line.number, kind, cause), found)
 
     # ------------------------------------------------------------ afterwards
 

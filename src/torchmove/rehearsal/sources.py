@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from torchmove.rehearsal.provenance import Line
+from torchmove.rehearsal.provenance import Line, is_installed
 
 _ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
 ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}
@@ -44,6 +44,7 @@ class Source:
             list
         )  # by the last name of what is called
         self.imports: dict[str, tuple[str, str]] = {}
+        self.modules: dict[str, str] = {}  # that are imported as a whole, or from which something is
         for tree in _trees(file):
             self._read(tree.body, "", "", ())
 
@@ -74,6 +75,9 @@ class Source:
             self._read_expressions([node.value], scope)
         elif isinstance(node, ast.ImportFrom):
             self.imports |= {each.asname or each.name: (node.module or "", each.name) for each in node.names}
+            self.modules |= {each.asname or each.name: node.module or "" for each in node.names}
+        elif isinstance(node, ast.Import):
+            self.modules |= {each.asname or each.name.partition(".")[0]: each.name for each in node.names}
         else:
             for name, field in ast.iter_fields(node):
                 if name in ("body", "orelse", "finalbody"):
@@ -170,7 +174,7 @@ class Reasons:
         if deep > _DEEP:
             return None
         for node in ast.walk(expression):
-            if _asks(node):
+            if _asks(node) or self._asks_a_library(source, node, scope):
                 return Line(source.file, getattr(node, "lineno", expression.lineno))
         for node in ast.walk(expression):
             found = None
@@ -182,6 +186,23 @@ class Reasons:
                 found = self._of_result(source, called(node), deep + 1)
             if found is not None:
                 return found
+        return None
+
+    def _asks_a_library(self, source: Source, node: ast.AST, scope: str) -> bool:
+        """`accelerator.device`, `idist.device()`: the device that a library has chosen."""
+        if not (isinstance(node, ast.Attribute) and node.attr == "device" and isinstance(node.value, ast.Name)):
+            return False
+        name = node.value.id
+        return _is_librarys(source, name) or self.made_by_library(source, name, scope) is not None
+
+    def made_by_library(self, source: Source, name: str, scope: str = "") -> Line | None:
+        """The statement that calls a class of a library for a variable, without a word of the CPU."""
+        for each in [*source.names.get((scope, name), []), *source.names.get(("", name), [])]:
+            called_first = each.value.func if isinstance(each.value, ast.Call) else None
+            while isinstance(called_first, ast.Attribute):
+                called_first = called_first.value
+            if isinstance(called_first, ast.Name) and _is_librarys(source, called_first.id):
+                return None if "cpu" in ast.unparse(each.value) else Line(source.file, each.value.lineno)
         return None
 
     def of_any(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
@@ -248,22 +269,66 @@ class Reasons:
     def sent(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
         """Was a value sent to, or made on, a device that was decided?"""
         for each in assigned if deep <= _DEEP else ():
-            for node in ast.walk(each.value):
-                if not isinstance(node, ast.Call):
-                    continue
-                asked = [keyword.value for keyword in node.keywords if keyword.arg == "device"]
-                if called(node) in ("to", "type"):
-                    asked += node.args
-                elif called(node) == "cuda":
-                    asked += each.tests
-                # A device that is named outright was there: the statement would have failed where it is not.
-                asked = [device for device in asked if not isinstance(device, ast.Constant)]
-                found = next(filter(None, (self.of(source, device, each.scope) for device in asked)), None)
-                if found is None and called(node) in source.returns:
-                    found = self.sent(source, source.returns[called(node)], deep + 1)
-                if found is not None:
-                    return found
+            found = self._placed(source, each.value, each, deep + 1)
+            if found is not None:
+                return found
         return None
+
+    def _placed(self, source: Source, node: ast.AST, where: Assigned, deep: int) -> Line | None:
+        """The line that decided the device of an expression's tensors."""
+        if deep > _DEEP:
+            return None
+        if isinstance(node, ast.Call):
+            return self._placed_by_call(source, node, where, deep)
+        if isinstance(node, ast.Name):
+            scope = where.scope if source.names.get((where.scope, node.id)) else ""
+            others = [each for each in source.names.get((scope, node.id), ()) if each.value is not where.value]
+            return self.sent(source, others, deep + 1)
+        if isinstance(node, ast.IfExp):
+            where = where._replace(tests=(*where.tests, node.test))
+        inside = (each for each in ast.iter_child_nodes(node) if each is not getattr(node, "test", None))
+        return next(filter(None, (self._placed(source, each, where, deep + 1) for each in inside)), None)
+
+    def _placed_by_call(self, source: Source, node: ast.Call, where: Assigned, deep: int) -> Line | None:
+        name = called(node)
+        if name in _TO_THE_HOST:
+            return None
+        asked = [keyword.value for keyword in node.keywords if keyword.arg == "device"]
+        if name in ("to", "type", "Generator"):
+            asked += node.args
+        elif name == "cuda":
+            asked += where.tests
+        elif isinstance(node.func, ast.Name) and self._is_alias(source, name, where.scope):
+            asked.append(node.func)
+        # A device that is named outright was there: the statement would have failed where it is not.
+        asked = [device for device in asked if not isinstance(device, ast.Constant)]
+        found = next(filter(None, (self.of(source, device, where.scope) for device in asked)), None)
+        if found is None and name in source.returns:
+            found = self.sent(source, source.returns[name], deep + 1)
+        if found is not None or (asked and name in ("to", "type")):
+            return found
+        inside: list[ast.expr] = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        if inside or name in ("Variable", "Parameter"):
+            inside += node.args
+        return next(filter(None, (self._placed(source, each, where, deep + 1) for each in inside)), None)
+
+    def _is_alias(self, source: Source, name: str, scope: str) -> bool:
+        """Of a type of tensors or of a function that moves one: `Tensor = torch.cuda.FloatTensor if cuda else ...`."""
+        assigned = source.names.get((scope, name)) or source.names.get(("", name), [])
+        return any(
+            isinstance(inner, ast.Lambda) or (isinstance(inner, ast.Attribute) and inner.attr.endswith("Tensor"))
+            for each in assigned
+            for inner in ast.walk(each.value)
+        )
+
+
+_TO_THE_HOST = {"cpu", "numpy", "item", "tolist"}
+
+
+def _is_librarys(source: Source, name: str) -> bool:
+    module = source.modules.get(name, "")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and is_installed(file) and module.partition(".")[0] not in ("torch", "numpy")
 
 
 def _asks(node: ast.AST) -> bool:

@@ -20,7 +20,7 @@ from torchmove.rehearsal.behind import MOST_BYTES, Inference, as_shape, is_known
 from torchmove.rehearsal.generators import place_of_generator
 from torchmove.rehearsal.memory import Meter
 from torchmove.rehearsal.operators import Operator, operator
-from torchmove.rehearsal.origins import converted, factory, name_of, outsider, users_name
+from torchmove.rehearsal.origins import bare_root, converted, factory, name_of, outsider, users_name
 from torchmove.rehearsal.places import strays
 from torchmove.rehearsal.provenance import Line, Origin, called_by_user, users_line
 from torchmove.rehearsal.standin import CPU, Itself, StandIn
@@ -98,6 +98,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inference = Inference()
         self.over = False  # the step has ended, or this is another process
         self.one_at_a_time = threading.RLock()
+        self.left: Line | None = None  # where weights were moved off the device that were then computed with
+        self.weights_left = False
         self.saved: dict[int, torch.device] = {}  # the places of tensors that are being pickled, by their address
         self.refused: Refused | None = None  # the last thing that torch refused
         self.guessed: dict[Line, str] = {}  # where a number was taken that shapes alone do not give
@@ -106,7 +108,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch has made, and their places
         self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
         self.themselves: dict[int, Itself] = {}  # tensors that no stand-in can play
-        self.built: dict[int, tuple[Any, Origin]] = {}  # modules that the step has built, and their origins
+        self.built: dict[int, Any] = {}  # modules that the step has built
+        self.roots: dict[Any, Origin] = {}  # of origins that have one cause
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -115,6 +118,31 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def note(self, why: str) -> None:
         """Something that waits for the device; it does not fail."""
         self.find(users_line(), "synchronises", why, "avoid this sync, or call it less often")
+
+    def root(self, *cause: object) -> Origin:
+        """What is wrong for one cause is reported once."""
+        return self.roots.setdefault(cause, bare_root())
+
+    def weight_moved(self, weight: StandIn, place: torch.device) -> None:
+        """A weight that was on the device and goes elsewhere: by a device that was decided before, perhaps."""
+        if place is self.home:
+            weight._left = None
+        elif weight._place is self.home:
+            weight._left, self.weights_left = users_line(), True
+
+    def close(self) -> None:
+        """After the rehearsal: what was kept for its time."""
+        for kept in (
+            self.unknown,
+            self.cpus,
+            self.inside,
+            self.shadows,
+            self.themselves,
+            self.built,
+            self.roots,
+            self.saved,
+        ):
+            kept.clear()
 
     # ------------------------------------------------------------ stand-ins
 
@@ -219,7 +247,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if func in _LIFTS:
-            return self.adopt(args[0], Made(CPU, converted(self.home)) if self.now.making is None else None)
+            return self.adopt(args[0], Made(CPU, converted(self)) if self.now.making is None else None)
         about = operator(func)
         given: list[Any] = []
         behind = self._opened(args, given)
@@ -240,7 +268,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 where = Made(CPU, factory(self, about.name, users_line()))
             place, origin = where
         else:
-            origin = _origin_of(given) if place is CPU else None
+            origin = _origin_of(given) if place is not self.home else None
         try:
             out = self._done(about, func, behind, named, given)
         except (CannotGoOn, NotFollowed, NotOnDevice):
@@ -248,6 +276,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception as error:
             self.refused = Refused(error)
             raise
+        if self.weights_left and self.left is None and about.is_pure and func.overloadpacket not in _COPIES:
+            self.left = next((each._left for each in given if type(each) is StandIn and each._left), None)
         if about.counts_versions:
             torch.autograd.graph.increment_version([each for each in leaves(args[:1]) if type(each) is StandIn])
         if about.draws and self.now.generator is not None:
@@ -441,6 +471,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.knows(each)
 
 
+_COPIES = {aten._to_copy, aten.clone, aten.empty_like, aten.zeros_like, aten.ones_like, aten.randn_like}
 _MASKED = {aten.index, aten.index_put, aten.index_put_}
 _EMPTY = aten.empty.memory_format
 _PACK = aten._pack_padded_sequence.default

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchmove.rehearsal.arguments import leaves
-from torchmove.rehearsal.provenance import Origin
+from torchmove.rehearsal.provenance import Line, Origin
 
 CPU = torch.device("cpu")
 _places: dict[torch.device, torch.device] = {CPU: CPU}
@@ -30,12 +30,12 @@ def place_of(device: torch.device) -> torch.device:
 
 
 class Sent:
-    """What `.to(...)` has made of a tensor: still there, and ever used?"""
+    """What `.to(...)` has made of a tensor: still there, ever used, and the user's lines that led there?"""
 
-    __slots__ = ("tensor", "used")
+    __slots__ = ("lines", "tensor", "used")
 
-    def __init__(self, tensor: StandIn) -> None:
-        self.tensor, self.used = weakref.ref(tensor), False
+    def __init__(self, tensor: StandIn, lines: list[Line]) -> None:
+        self.tensor, self.used, self.lines = weakref.ref(tensor), False, lines
 
 
 class StandIn(Tensor):
@@ -47,6 +47,7 @@ class StandIn(Tensor):
     _sent: Sent | None = None  # what `.to(...)` made of it
     _result_of_sending: Sent | None = None
     _fetched: bool = False  # it has just come from the device
+    _left: Line | None = None  # of a weight that was moved off the device: where
     _part: str = ""  # what it is counted as, of the memory
 
     @staticmethod
@@ -63,9 +64,10 @@ class StandIn(Tensor):
         made._behind, made._place, made._stage, made._origin = behind, place, stage, origin
         return made
 
-    def was_thrown_away(self) -> bool:
-        """It was sent, and what came of that was let go without being used."""
-        return self._sent is not None and not self._sent.used and self._sent.tensor() is None
+    def thrown_away(self) -> list[Line] | None:
+        """Where it was sent, if what came of that was let go without being used."""
+        thrown = self._sent is not None and not self._sent.used and self._sent.tensor() is None
+        return self._sent.lines if thrown and self._sent is not None else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StandIn:
         made: StandIn = self.detach().clone()  # type: ignore[assignment]
@@ -136,8 +138,8 @@ class Itself:
     def dim(self) -> int:
         return self.tensor.dim()
 
-    def was_thrown_away(self) -> bool:
-        return False
+    def thrown_away(self) -> None:
+        return None
 
 
 _make_wrapper: Any = Tensor._make_wrapper_subclass

@@ -30,7 +30,7 @@ class Pooler(nn.Module):
     def forward(self, ids, padding):
         words = self.embed(ids)  # fails: thrown-away
         score = self.score(words).squeeze(-1)
-        weight = score.masked_fill(padding, -1e4).softmax(dim=1)  # fails: thrown-away
+        weight = score.masked_fill(padding, -1e4).softmax(dim=1)
         return self.head((weight.unsqueeze(-1) * words).sum(dim=1))
 
 
@@ -45,7 +45,7 @@ def step(model, optimizer, loader):
     for batch in loader:
         batch.to("cuda", non_blocking=True)
         logits = model(batch.ids, batch.padding)
-        loss = F.cross_entropy(logits, batch.target)  # fails: thrown-away
+        loss = F.cross_entropy(logits, batch.target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -28,10 +28,10 @@ class GraphClassifier(nn.Module):
     def forward(self, data):
         h = self.inner(data.x)  # fails: input
         src, dst = data.edge_index
-        around = torch.zeros_like(h).index_add_(0, dst, h[src])  # fails: input
+        around = torch.zeros_like(h).index_add_(0, dst, h[src])
         h = F.relu(self.outer(h + around))
         pooled = h.new_zeros(data.num_graphs, h.size(1))
-        pooled.index_add_(0, data.batch, h)  # fails: input
+        pooled.index_add_(0, data.batch, h)
         return self.head(pooled)
 
 
@@ -47,6 +47,6 @@ def step(model, optimizer, data):
     model.train()
     optimizer.zero_grad()
     out = model(data)
-    loss = F.cross_entropy(out, data.y)  # fails: input
+    loss = F.cross_entropy(out, data.y)
     loss.backward()
     optimizer.step()

@@ -22,12 +22,12 @@ class EdgeNetwork(nn.Module):
 
     def forward(self, g):
         gate = self.edge(g.edge_attr)  # fails: thrown-away
-        h = self.node(g.x)  # fails: thrown-away
+        h = self.node(g.x)
         sender, receiver = g.edge_index
         for _ in range(2):
             message = gate * h[sender]
             where = receiver.unsqueeze(1).expand(-1, message.size(1))
-            total = torch.zeros_like(h).scatter_add_(0, where, message)  # fails: thrown-away
+            total = torch.zeros_like(h).scatter_add_(0, where, message)
             h = self.update(total, h)
         return self.out(h).squeeze(1)
 
@@ -46,6 +46,6 @@ def build():
 def step(model, optimizer, graph):
     graph.to("cuda")
     optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(graph), graph.y)  # fails: thrown-away
+    loss = nn.functional.mse_loss(model(graph), graph.y)
     loss.backward()
     optimizer.step()

@@ -46,7 +46,7 @@ def step(model, optimizer, loader):
         batch.to(device)
         optimizer.zero_grad()
         logits = model(batch.tokens)  # fails: thrown-away
-        loss = F.binary_cross_entropy_with_logits(logits, batch.target)  # fails: thrown-away
+        loss = F.binary_cross_entropy_with_logits(logits, batch.target)
         loss.backward()
         optimizer.step()
         seen += len(batch)
