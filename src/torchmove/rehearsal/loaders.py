@@ -22,10 +22,11 @@ from torchmove.rehearsal.standin import CPU, StandIn
 
 
 @contextmanager
-def delivered(stage: Stage) -> Iterator[None]:
+def delivered(stage: Stage) -> Iterator[list[Any]]:
+    """Yields the loaders of the step whose workers would outlive it; `dismiss` ends those."""
     begin, following = DataLoader.__iter__, _BaseDataLoaderIter.__next__
     bootstrap = process.BaseProcess._bootstrap  # type: ignore[attr-defined]
-    born: list[Any] = []  # loaders whose workers would outlive the step
+    born: list[Any] = []
 
     def begun(loader: Any) -> Any:
         if loader.persistent_workers and loader._iterator is None:
@@ -50,10 +51,14 @@ def delivered(stage: Stage) -> Iterator[None]:
         ]:
             patches.enter_context(patch.object(holder, name, value))
         try:
-            yield
+            yield born
         finally:
-            for loader in born:
-                loader._iterator = None  # the last who holds it: it ends them
+            dismiss(born)
+
+
+def dismiss(born: list[Any]) -> None:
+    for loader in born:
+        loader._iterator = None  # the last reference: the workers end
 
 
 def _delivered(stage: Stage, each: Any) -> Any:

@@ -31,7 +31,7 @@ from torchmove.rehearsal.files import files
 from torchmove.rehearsal.generators import generators
 from torchmove.rehearsal.given import Given, trained_in
 from torchmove.rehearsal.libraries import forget_answers, remember_shared, take_chosen
-from torchmove.rehearsal.loaders import delivered
+from torchmove.rehearsal.loaders import delivered, dismiss
 from torchmove.rehearsal.memento import remember, remember_globals, remember_names
 from torchmove.rehearsal.origins import Belongings, name_of, thrown_away
 from torchmove.rehearsal.plain import plainly
@@ -383,23 +383,20 @@ class _Rehearsing:
 
     def on_stage(self, undo: Undo) -> None:
         stage, company = self.stage, self.company
-        surroundings = (
-            runtime.simulated(stage),
-            mixed_precision(stage, [*self.named.values()], self.assumed),
-            generators(self.generators, self.home),
-            delivered(stage),
-            files(company),
-            nothing_traced(),
-            hooks_overridden(stage),
-            company.followed(),
-        )
         with self.lazy_parameters(undo), ExitStack() as stack:
-            for each in surroundings:
-                stack.enter_context(each)
+            stack.enter_context(runtime.simulated(stage))
+            stack.enter_context(mixed_precision(stage, [*self.named.values()], self.assumed))
+            stack.enter_context(generators(self.generators, self.home))
+            loaders = stack.enter_context(delivered(stage))
+            stack.enter_context(files(company))
+            stack.enter_context(nothing_traced())
+            stack.enter_context(hooks_overridden(stage))
+            stack.enter_context(company.followed())
             try:
                 with Disguise(stage), stage:
                     self.perform()
             finally:
+                dismiss(loaders)  # their threads wait for the next batch
                 if not company.end() and not self.stopped:
                     self.stopped, self.ending = _GOES_ON, "limit"
         self.mark_state()
