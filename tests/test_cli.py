@@ -92,6 +92,40 @@ def step_that_talks(net):
     print("it talks in the step")
     net.to("cuda")
 
+def with_namespace():
+    from types import SimpleNamespace
+    return {"step": step_of_namespace, "net": Scaled(), "batch": SimpleNamespace(x=torch.ones(2, 4))}
+
+def step_of_namespace(net, batch):
+    net(batch.x)
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+def decided():
+    return {"step": decided_step, "net": Scaled(), "batch": torch.ones(2, 4)}
+
+def decided_step(net, batch):
+    net(batch.to(DEVICE))
+
+def refused():
+    return (lambda net: None), nn.DataParallel(nn.Linear(2, 2))
+
+def undecided():
+    with torch.device("meta"):
+        net = Scaled()
+    return {"step": undecided_step, "net": net, "batch": torch.ones(2, 4)}
+
+def undecided_step(net, batch):
+    if net(batch.to("cuda")).sum() > 0:
+        print("positive")
+
+def erring():
+    return {"step": erring_step, "net": Scaled(), "batch": torch.ones(2, 4)}
+
+def erring_step(net, batch):
+    net(batch.to("cuda"))
+    raise ValueError("no such label")
+
 def ended():
     return step_that_ends, Scaled()
 
@@ -619,6 +653,40 @@ def test_a_step_that_ends_the_program_is_not_fine(folder):
     assert ran.exit_code == output.INCOMPLETE
     assert ran.stdout.startswith("Incomplete: stopped at program.py:")
     assert "SystemExit: 0" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "first"),
+    [
+        ("program.py:with_namespace", output.FINDINGS, "1 place would fail on cuda:0"),
+        ("program.py:with_namespace --state batch", output.FINE, "No device error found"),
+        ("program.py:decided", output.FINE, "No device error found"),
+        ("program.py:decided --strict-devices", output.FINDINGS, "1 place would fail on cuda:0"),
+        ("program.py:refused", output.REFUSED, "Incomplete: not rehearsed to the end (the step was not run)"),
+        ("program.py:undecided", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
+        ("program.py:erring", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
+        ("program.py:erring --confirm-errors", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
+    ],
+)
+def test_a_rehearsal_ends_with_a_code_of_its_own(arguments, code, first, folder):
+    ran = run("rehearse", *arguments.split())
+    assert ran.exit_code == code
+    assert ran.stdout.startswith(first)
+    assert ("it fails as well: ValueError" in ran.stdout) is ("--confirm-errors" in arguments)
+
+
+def test_a_state_that_was_not_returned_is_refused(folder):
+    ran = run("rehearse", "program.py:named", "--state", "ema")
+    assert ran.exit_code == output.REFUSED
+    assert "--state ema: program.py:named returned no such object, but net, opt, batch" in ran.stderr
+
+
+def test_an_error_at_import_is_none_of_the_function(folder):
+    (folder / "failing.py").write_text("import json\n\n\ndef build():\n    pass\n\n\njson.loads('{')\n")
+    ran = run("rehearse", "failing.py:build")
+    assert ran.exit_code == output.ERROR
+    assert ran.stderr.startswith("error: cannot import failing.py: JSONDecodeError: ")
+    assert "(at failing.py:8)" in ran.stderr
 
 
 def test_plan_says_what_would_happen_and_moves_nothing(folder, twin):

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import gc
+import io
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +15,7 @@ from test_corpus import no_accelerator
 from torch import nn
 
 import torchmove as tm
+from torchmove.rehearsal.standin import StandIn
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # that autocast and scalers are disabled without a GPU
 
@@ -57,7 +64,9 @@ def cuda(model, x):
     assert torch.cuda.get_device_properties(0).total_memory > 0
     assert torch.cuda.get_device_capability() >= (8, 0)
     with torch.cuda.device(0), torch.cuda.stream(torch.cuda.Stream()):
-        model(x.cuda(0))
+        x = x.cuda(0, non_blocking=True)
+        model(x)
+    x.record_stream(torch.cuda.current_stream())
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     end.record()
@@ -265,3 +274,215 @@ def test_under_autocast_the_operations_have_cudas_dtypes():
 
     assert kinds_in(step, net(), X) == []
     assert not torch.is_autocast_enabled("cpu")
+
+
+# ---------------------------------------------------------------- generators
+
+
+@pytest.mark.parametrize(
+    ("draw", "kinds"),
+    [
+        (lambda g: torch.randn(3, device="cuda", generator=g("cuda")), []),
+        (lambda g: torch.randn(3, generator=g("cpu")), []),
+        (lambda g: torch.randn(3, device="cuda", generator=g("cpu")), ["generator"]),
+        (lambda g: torch.randn(3, generator=g("cuda")), ["generator"]),
+        (lambda g: torch.zeros(3, device="cuda").normal_(generator=g("cpu")), ["generator"]),
+        (lambda g: torch.zeros(3, device="cuda").bernoulli_(generator=g("cuda")), []),
+        (lambda g: torch.randperm(3, device="cuda", generator=g("cpu")), ["generator"]),
+        (lambda g: nn.init.normal_(torch.zeros(3, device="cuda"), generator=g("cpu")), ["generator"]),
+    ],
+)
+@pytest.mark.parametrize("data", ["shapes", "real"])
+def test_a_generator_is_on_the_device_of_what_it_draws(draw, kinds, data):
+    real = torch.Generator
+
+    def step(model, x):
+        model(x.to("cuda"))
+        made = torch.Generator(device="cuda")
+        assert (made.device.type, isinstance(real(), torch.Generator)) == ("cuda", True)
+        draw(lambda device: torch.Generator(device).manual_seed(1))
+
+    assert kinds_in(step, net(), X, data=data) == kinds
+    assert torch.Generator is real
+
+
+# ---------------------------------------------------------------- read on the CPU
+
+
+def packs(model, x, place):
+    x = x.to("cuda")[None].expand(2, 3, 4)
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]).to(place), batch_first=True)
+    model(packed.data)
+
+
+def test_lengths_are_on_the_cpu():
+    assert kinds_in(lambda model, x: packs(model, x, "cuda"), net(), X) == ["host"]
+    assert kinds_in(lambda model, x: packs(model, x, "cpu"), net(), X) == []
+
+
+def test_what_numpy_refuses_it_refuses_here():
+    for go, said in [
+        (lambda model, x: model(x.to("cuda")).cpu().numpy(), "Can't call numpy() on Tensor that requires grad"),
+        (lambda model, x: model(x.to("cuda")).detach().bfloat16().cpu().numpy(), "BFloat16"),
+    ]:
+        found = tm.rehearse(go, net(), X)
+        assert found.ending == "error"
+        assert said in found.stopped
+
+
+def test_binary_cross_entropy_is_refused_under_cudas_autocast():
+    def step(model, x, enabled):
+        with torch.autocast("cuda", enabled=enabled):
+            y = torch.zeros(3, 2, device="cuda")
+            nn.functional.binary_cross_entropy(model(x.to("cuda")).sigmoid(), y)
+
+    found = tm.rehearse(step, net(), X, True)
+    assert (found.ending, [each.kind for each in found.failing]) == ("device", ["dtype"])
+    assert tm.rehearse(step, net(), X, False).ok
+
+
+def test_a_gradient_is_assigned_on_the_device_of_its_tensor():
+    def step(model, x, place):
+        model.weight.grad = torch.zeros(2, 4, device=place)
+
+    assert kinds_in(step, net(), X, "cuda") == []
+    assert kinds_in(step, net(), X, "cpu") == ["hard-coded"]
+
+
+def test_a_gradient_finds_its_way_back_from_the_cpu():
+    def step(model, x, write):
+        out = torch.empty(3, 2)
+        write(out, model(x.to("cuda")))
+        out.sum().backward()
+        assert model.weight.grad.device.type == "cuda"
+
+    def by_assignment(out, value):
+        out[:] = value
+
+    for write in (by_assignment, lambda out, value: out.copy_(value)):
+        assert kinds_in(step, net(), X, write) == []
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_a_weight_changed_before_backward_is_noticed(foreach):
+    def step(model, optimizer, x):
+        hidden = model[0](x.to("cuda"))
+        out = model[1](hidden)
+        out.sum().backward(retain_graph=True)
+        optimizer.step()
+        out.mean().backward()
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    found = tm.rehearse(step, model, torch.optim.SGD(model.parameters(), 0.1, foreach=foreach), X)
+    assert found.ending == "error"
+    assert "modified by an inplace operation" in found.stopped
+
+
+# ---------------------------------------------------------------- saved and loaded
+
+
+def through_a_file(folder, map_location):
+    path = folder / "best.pt"
+
+    def step(model, x):
+        torch.save(model.state_dict(), path)
+        assert not path.exists()
+        model.load_state_dict(torch.load(path, map_location=map_location))
+        loaded = torch.load(path, map_location=map_location)["weight"]
+        assert loaded.device.type == ("cpu" if map_location == "cpu" else "cuda")
+        x.to("cuda") @ loaded.T
+
+    return step
+
+
+def test_what_a_step_saves_it_can_load(tmp_path):
+    for map_location in (None, "cuda", {"cuda:0": "cuda:0"}):
+        assert kinds_in(through_a_file(tmp_path, map_location), net(), X) == []
+    found = tm.rehearse(through_a_file(tmp_path, "cpu"), net(), X)
+    assert [(each.kind, each.remedy) for each in found.failing] == [("input", 'torch.load(..., map_location="cuda")')]
+
+
+def test_a_file_that_is_there_is_loaded_and_stays(tmp_path):
+    path, model = tmp_path / "saved.pt", net()
+    torch.save(model.state_dict(), path)
+    before = path.read_bytes()
+
+    def step(model, x):
+        state = torch.load(path, map_location="cuda", weights_only=True)
+        model.load_state_dict(state)
+        torch.save({"model": model.state_dict()}, path)
+        assert "model" in torch.load(path)
+
+    assert kinds_in(step, model, X) == []
+    assert path.read_bytes() == before
+
+
+def test_what_is_pickled_has_its_values():
+    def step(model, x):
+        out = model(x.to("cuda")).detach()
+        again = pickle.loads(pickle.dumps({"out": out, "weight": model.weight}))
+        assert torch.equal(again["out"], again["out"])
+        assert isinstance(again["weight"], nn.Parameter)
+        memory = io.BytesIO()
+        torch.save(out, memory)
+        memory.seek(0)
+        assert torch.load(memory).device.type == "cuda"
+        assert copy.copy(out).device == out.device
+
+    assert kinds_in(step, net(), X) == []
+
+
+def test_with_shapes_alone_a_file_has_no_values(tmp_path):
+    found = tm.rehearse(through_a_file(tmp_path, None), net(), X, data="shapes")
+    assert found.ending == "limit"
+    assert "best.pt" in found.stopped
+
+
+# ---------------------------------------------------------------- what others remember
+
+
+@functools.lru_cache
+def has_cuda():
+    return torch.cuda.is_available()
+
+
+def test_cached_answers_are_asked_anew():
+    with no_accelerator():
+        before = has_cuda()
+
+    def step(model, x):
+        assert has_cuda()
+        model(x.to("cuda" if has_cuda() else "cpu"))
+
+    assert kinds_in(step, net(), X) == []
+    assert has_cuda() is before
+
+
+def test_nothing_of_a_rehearsal_is_kept():
+    def step(x):
+        model = nn.Linear(4, 4).to("cuda")
+        optimizer = torch.optim.Adam(model.parameters())
+        model(x.to("cuda")).sum().backward()
+        optimizer.step()
+
+    def alive():
+        gc.collect()
+        return sum(type(each) is StandIn for each in gc.get_objects())
+
+    before = alive()
+    assert tm.rehearse(step, X).ok
+    assert alive() == before
+
+
+def test_memory_is_handed_out_by_what_is_behind():
+    def step(model, x):
+        out = model(x.to("cuda")).detach().cpu()
+        assert torch.from_dlpack(out).sum() == out.sum()
+        assert np.from_dlpack(out).shape == (3, 2)
+        assert len({each.untyped_storage().data_ptr() for each in model.parameters()}) == 2
+
+    assert kinds_in(step, net(), X) == []
+
+
+def test_one_gpu_is_enough_for_data_parallel():
+    assert kinds_in(lambda model, x: nn.DataParallel(model)(x.to("cuda")).sum().backward(), net(), X) == []

@@ -18,6 +18,8 @@ class Operator(NamedTuple):
         returns_first: it writes to its first input and returns it, with the shape it had.
         only_writes: that, or it writes to its inputs and returns nothing.
         makes: it can make a tensor on a device that it is given.
+        views: its one result, or list of results, is a view of its first input; nothing is written.
+        role: what else is to be done for it; "" for nearly all.
         draws: it takes a generator of random numbers.
         counts_versions: it writes to lists of tensors, whose versions torch's kernels count themselves.
     """
@@ -27,18 +29,20 @@ class Operator(NamedTuple):
     returns_first: bool
     only_writes: bool
     makes: bool
+    views: bool
+    role: str
     draws: bool
     counts_versions: bool
 
 
-_known: dict[Any, Operator] = {}
+_known: dict[int, tuple[Any, Operator]] = {}  # by id: an operator's own hash is computed in Python
 
 
 def operator(func: Any) -> Operator:
-    found = _known.get(func)
+    found = _known.get(id(func))
     if found is None:
-        found = _known[func] = _read(func)
-    return found
+        found = _known[id(func)] = (func, _read(func))
+    return found[1]
 
 
 def _read(func: Any) -> Operator:
@@ -62,9 +66,19 @@ def _read(func: Any) -> Operator:
     name = _TOLD_AS.get(name, name)
     draws = any(each.name == "generator" for each in schema.arguments)
     counts_versions = bool(written) and name.startswith(("_foreach_", "_fused_"))
-    return Operator(name, not any(aliases), returns_first, only_writes, makes, draws, counts_versions)
+    is_view = returned is not None and not returned.is_write and not written
+    views = is_view and first is not None and sum(aliases) == 2 and torch.Tag.inplace_view not in func.tags
+    role = _ROLES.get(func, "")
+    return Operator(name, not any(aliases), returns_first, only_writes, makes, views, role, draws, counts_versions)
 
 
+_ROLES = {
+    **dict.fromkeys([aten.lift.default, aten.lift_fresh.default], "lift"),
+    aten.empty.memory_format: "empty",
+    aten._pack_padded_sequence.default: "pack",
+    aten.detach.default: "detach",
+    **dict.fromkeys([aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default], "weighed"),
+}
 # Kernels that the CPU has under a name of its own.
 _TOLD_AS = {"mkldnn_rnn_layer": "lstm", "mkldnn_rnn_layer_backward": "lstm_backward", "histogram": "histc"}
 # They may change the shape of what they write to, and have no tag that says so.

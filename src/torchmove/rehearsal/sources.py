@@ -34,7 +34,7 @@ class Assigned(NamedTuple):
 class Source:
     """What a file assigns, by name, and whom it calls with what."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, texts: tuple[str, ...]) -> None:
         self.file = file
         self.names: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # by scope and name
         self.attributes: defaultdict[str, list[Assigned]] = defaultdict(list)
@@ -45,7 +45,7 @@ class Source:
         )  # by the last name of what is called
         self.imports: dict[str, tuple[str, str]] = {}
         self.modules: dict[str, str] = {}  # that are imported as a whole, or from which something is
-        for tree in _trees(file):
+        for tree in _trees(texts):
             self._read(tree.body, "", "", ())
 
     def _read(self, body: Iterable[ast.stmt], scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
@@ -147,15 +147,22 @@ def _inner(scope: str, name: str, *, in_class: bool) -> str:
     return f"{scope}.{name}" if in_class or scope.split(".")[-1][:1].isupper() else f"{scope}.<locals>.{name}"
 
 
-def _trees(file: str) -> Iterator[ast.Module]:
+def _texts(file: str) -> tuple[str, ...]:
     """A notebook's cells are files of their own, and share their names."""
     is_cell = "ipykernel" in file or file.startswith("<ipython-input")
     files = [each for each in linecache.cache if is_cell and ("ipykernel" in each or each.startswith("<ipython-input"))]
-    for each in files or [file]:
+    return tuple("".join(linecache.getlines(each)) for each in files or [file])
+
+
+def _trees(texts: tuple[str, ...]) -> Iterator[ast.Module]:
+    for text in texts:
         try:
-            yield ast.parse("".join(linecache.getlines(each)))
+            yield ast.parse(text)
         except SyntaxError:  # a notebook's magic
             continue
+
+
+_read: dict[str, tuple[tuple[str, ...], Source]] = {}  # by file, with the texts that were read
 
 
 class Reasons:
@@ -166,7 +173,11 @@ class Reasons:
 
     def source(self, file: str) -> Source:
         if file not in self._sources:
-            self._sources[file] = Source(file)
+            texts, (known, source) = _texts(file), _read.get(file, ((), None))
+            if source is None or known != texts:
+                source = Source(file, texts)
+                _read[file] = texts, source
+            self._sources[file] = source
         return self._sources[file]
 
     def of(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> Line | None:

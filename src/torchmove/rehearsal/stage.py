@@ -24,7 +24,7 @@ from torchmove.rehearsal.origins import bare_root, converted, factory, name_of, 
 from torchmove.rehearsal.places import strays
 from torchmove.rehearsal.provenance import Line, Origin, called_by_user, users_line
 from torchmove.rehearsal.standin import CPU, Itself, StandIn
-from torchmove.rehearsal.workspaces import WEIGHED, weigh
+from torchmove.rehearsal.workspaces import weigh
 
 aten = torch.ops.aten
 Tell = Callable[[Any, str, Line], None]  # a stray, the operation, and where
@@ -246,15 +246,15 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._run(func, args, kwargs)
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        if func in _LIFTS:
-            return self.adopt(args[0], Made(CPU, converted(self)) if self.now.making is None else None)
         about = operator(func)
+        if about.role == "lift":
+            return self.adopt(args[0], Made(CPU, converted(self)) if self.now.making is None else None)
         given: list[Any] = []
         behind = self._opened(args, given)
         named = {name: self._opened((each,), given)[0] for name, each in kwargs.items()} if kwargs else kwargs
-        if func is _EMPTY and self._is_made_inside(func, args, kwargs):
+        if about.role == "empty" and self._is_made_inside(func, args, kwargs):
             return self.made_inside(func, args, kwargs)
-        if func is _PACK:
+        if about.role == "pack":
             self._check_lengths(args[1])
         place = given[0]._place if given else CPU
         for each in given:
@@ -282,9 +282,9 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch.autograd.graph.increment_version([each for each in leaves(args[:1]) if type(each) is StandIn])
         if about.draws and self.now.generator is not None:
             self._check_generator(about, place_of_generator(self.now.generator), place)
-        if func in WEIGHED and place is self.home:
+        if about.role == "weighed" and place is self.home:
             weigh(self.meter, func, behind, out)
-        if func is _DETACH and _accumulates():
+        if about.role == "detach" and _accumulates():
             self.meter.mark(out, "gradients")
         if about.returns_first:
             return self.admit(args[0]) if args else out
@@ -293,9 +293,9 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 wrapped = self._wrapped(out, place, origin)
         else:
             wrapped = self._wrapped(out, place, origin)
-        if func is _PACK:
+        if about.role == "pack":
             wrapped = (wrapped[0], self.real_sizes(out[1]))
-        return wrapped if about.is_pure else self._aliased(func, args, kwargs, wrapped)
+        return wrapped if about.is_pure else self._aliased(about, func, args, kwargs, wrapped)
 
     def _opened(self, args: Any, given: list[Any]) -> list[Any]:
         """Arguments with what is behind their stand-ins; those, and tensors that play themselves, come into `given`."""
@@ -371,7 +371,10 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inside[id(sizes)] = (sizes, CPU)
         return sizes
 
-    def _aliased(self, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+    def _aliased(self, about: Operator, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+        if about.views and type(args[0]) is StandIn and type(out) is StandIn:
+            torch._functionalize_unsafe_set(out, args[0])
+            return out
         args, kwargs = mapped(self.admit, (args, kwargs))
         if any(isinstance(each, Tensor) and not isinstance(each, StandIn) for each in leaves((args, kwargs, out))):
             return out  # a sparse one has no storage to share
@@ -473,10 +476,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 _COPIES = {aten._to_copy, aten.clone, aten.empty_like, aten.zeros_like, aten.ones_like, aten.randn_like}
 _MASKED = {aten.index, aten.index_put, aten.index_put_}
-_EMPTY = aten.empty.memory_format
 _PACK = aten._pack_padded_sequence.default
-_DETACH = aten.detach.default
-_LIFTS = {aten.lift.default, aten.lift_fresh.default}
 _NOT_ON_MPS = {torch.float64, torch.complex128}
 
 

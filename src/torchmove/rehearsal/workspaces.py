@@ -20,9 +20,6 @@ aten = torch.ops.aten
 _KEPT, _TAKEN = 5, 6
 
 
-WEIGHED = {aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default}
-
-
 def weigh(meter: Meter, func: Any, behind: Sequence[Any], out: Any) -> None:
     """Count what an operation, done with tensors that stand behind others, would keep and take more on the device."""
     if func is aten.mkldnn_rnn_layer.default:
