@@ -195,6 +195,29 @@ def images(model, optimizer, images, labels):
     optimizer.zero_grad()
 
 
+# Made when this file is imported: on a machine without a GPU both are disabled, and a rehearsal takes them to be on.
+CONTEXT = torch.autocast("cuda", dtype=torch.bfloat16)
+HALF, SCALER = torch.autocast("cuda", dtype=torch.float16), torch.amp.GradScaler("cuda")
+
+
+def language_in_bfloat16(model, optimizer, words, _):
+    words = words.cuda()
+    with CONTEXT:
+        loss = functional.cross_entropy(model(words).flatten(0, 1), words.flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def images_scaled(model, optimizer, images, labels):
+    with HALF:
+        loss = functional.cross_entropy(model(images.cuda()), labels.cuda())
+    SCALER.scale(loss).backward()
+    SCALER.step(optimizer)
+    SCALER.update()
+    optimizer.zero_grad()
+
+
 def resnet50():
     return pytest.importorskip("torchvision").models.resnet50()
 
@@ -205,6 +228,16 @@ MEMORY = {
     "resnet50": (
         resnet50,
         images,
+        lambda: (torch.randn(16, 3, 224, 224), torch.randint(0, 1000, (16,))),
+    ),
+    "transformer, autocast made outside": (
+        Layers,
+        language_in_bfloat16,
+        lambda: (torch.randint(0, 1000, (8, 256)), None),
+    ),
+    "resnet50, autocast and scaler made outside": (
+        resnet50,
+        images_scaled,
         lambda: (torch.randn(16, 3, 224, 224), torch.randint(0, 1000, (16,))),
     ),
 }
