@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -196,8 +198,10 @@ def images(model, optimizer, images, labels):
 
 
 # Made when this file is imported: on a machine without a GPU both are disabled, and a rehearsal takes them to be on.
-CONTEXT = torch.autocast("cuda", dtype=torch.bfloat16)
-HALF, SCALER = torch.autocast("cuda", dtype=torch.float16), torch.amp.GradScaler("cuda")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    CONTEXT = torch.autocast("cuda", dtype=torch.bfloat16)
+    HALF, SCALER = torch.autocast("cuda", dtype=torch.float16), torch.amp.GradScaler("cuda")
 
 
 def language_in_bfloat16(model, optimizer, words, _):
