@@ -228,12 +228,12 @@ def test_what_was_sent_to_the_cpu_by_name_is_what_it_was():
     assert (finding.kind, finding.remedy) == ("input", 'x = x.to("cuda")')
 
 
-def test_what_was_sent_to_where_another_tensor_is_is_what_it_was():
+def test_what_is_sent_to_where_another_tensor_is_has_its_cause_there():
     def step(model, x, y):
         model(x.to(y.device).type_as(y).to(y))
 
     (finding,) = tm.rehearse(step, nn.Linear(4, 1), X, torch.ones(2)).findings
-    assert (finding.kind, finding.remedy) == ("input", 'x = x.to("cuda")')
+    assert (finding.kind, finding.remedy) == ("input", 'y = y.to("cuda")')
 
 
 # ---------------------------------------------------------------- loaders

@@ -12,7 +12,7 @@ import ast
 import re
 import sys
 import types
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -83,15 +83,16 @@ class Decided:
     def _attributes(self, holder: Any, path: str, seen: set[tuple[int, Any]]) -> None:
         """The names of devices under names that do not say so, and the switches, of an object of the user's class."""
         owners = tuple(each.__name__ for each in type(holder).__mro__[:-1])
-        space = vars(sys.modules.get(type(holder).__module__, types))
+        spaces = [each.__globals__ for each in self.around.functions[:1]]
+        space = dict(ChainMap(vars(sys.modules.get(type(holder).__module__, types)), *spaces))
         for name, value in list(getattr(holder, "__dict__", {}).items()):
             if (id(holder), name) in seen or type(value) not in (str, bool) or not self._is_candidate(value):
                 continue
             line = self._first(lambda source, name=name: self.reasons.of_attribute(source, name, owners))  # type: ignore[misc]
             new = self._new(value) if line is not None else None
             if line is not None and value is False:
-                assigned = [each.value for source in self._sources() for each in source.attributes.get(name, ())]
-                new = _again(assigned, space)
+                every = [each for source in self._sources() for each in source.attributes.get(name, ())]
+                new = _again([each.value for each in every if each.owner in owners], space)
             if line is not None and new:
                 put = partial(object.__setattr__, holder, name)  # a frozen dataclass has one of its own
                 self._change(partial(put, new), partial(put, value))
@@ -101,11 +102,13 @@ class Decided:
         """The tensors that were on the device when the step began, since they were sent to one that was decided."""
         there: set[int] = set()
         for name in outside:
-            if self._was_sent(name.rpartition(".")[2], outside=True):
-                self._add(self.around.held[name], there)
+            value = self.around.held[name]
+            elements = self._sent_elements(name.rpartition(".")[2], value)
+            if elements or self._was_sent(name.rpartition(".")[2], value):
+                self._add(elements or value, there)
                 self.sent_names.add(name)
         for name, value in parameters.items():
-            if self._was_sent(name, outside=False) or self._is_sent_global(value):
+            if self._was_returned(name) or self._is_sent_global(value):
                 self._add(value, there)
         for holder, _ in inventory.holders.values():
             if type(holder) in self.around.classes:
@@ -129,12 +132,30 @@ class Decided:
             for each in value.values() if isinstance(value, dict) else value:
                 self._add(each, there)
 
-    def _was_sent(self, name: str, *, outside: bool) -> bool:
-        """A global; or what a function of the file returns that calls it as the step calls its parameter."""
+    def _was_sent(self, name: str, value: Any) -> bool:
+        """Of a global. `z.to(device)` by itself moves a module, and does nothing to a tensor."""
 
         def found(source: Source) -> Line | None:
-            if outside:
-                return self.reasons.sent(source, source.names["", name])
+            in_place = isinstance(value, torch.nn.Module)
+            return self.reasons.sent(source, [each for each in source.names["", name] if in_place or not each.is_sent])
+
+        return self._first(found) is not None
+
+    def _sent_elements(self, name: str, value: Any) -> list[Any]:
+        """Of a list that is written out element by element: those that were sent."""
+        if not isinstance(value, (list, tuple)):
+            return []
+        for source in self._sources():
+            for each in source.names.get(("", name), ()):
+                if isinstance(each.value, (ast.List, ast.Tuple)) and len(each.value.elts) == len(value):
+                    written = zip(value, each.value.elts, strict=True)
+                    return [one for one, node in written if self.reasons.sent(source, [each._replace(value=node)])]
+        return []
+
+    def _was_returned(self, name: str) -> bool:
+        """What a function of the file returns that calls it as the step calls its parameter."""
+
+        def found(source: Source) -> Line | None:
             makers = [
                 scope
                 for scope, returned in source.returns.items()
@@ -150,7 +171,7 @@ class Decided:
         """An object that is a variable of the user's module, too."""
         spaces = {id(each.__globals__): each.__globals__ for each in self.around.functions}
         names = {name for space in spaces.values() for name, each in space.items() if each is value}
-        return any(self._was_sent(name, outside=True) for name in names)
+        return any(self._was_sent(name, value) for name in names)
 
     def _attribute_was_sent(self, name: str, holder: Any) -> bool:
         owners = {each.__name__ for each in type(holder).__mro__[:-1]}
@@ -270,7 +291,7 @@ class Decided:
         if isinstance(value, torch.device):
             return value.type != self.home.type
         if isinstance(value, type):
-            return value.__module__ == "torch" and value.__name__.endswith("Tensor") and value.__name__ != "Tensor"
+            return value.__module__ == "torch" and value.__name__.endswith("Tensor")
         return value is False or (type(value) is str and _DEVICE.match(value) is not None and value != self.home.type)
 
     def _new(self, value: Any) -> Any:
@@ -305,7 +326,7 @@ def _again(expressions: list[ast.expr], space: dict[str, Any]) -> bool | None:
         nodes = list(ast.walk(expression))
         asks = all(called(node) in ASKS for node in nodes if isinstance(node, ast.Call))
         if not asks or not all(isinstance(node, _SAFE) for node in nodes):
-            return None
+            continue
         code = compile(ast.Expression(expression), "<decided>", "eval")
         yes = lambda *_: True  # noqa: E731
         with (
@@ -317,5 +338,5 @@ def _again(expressions: list[ast.expr], space: dict[str, Any]) -> bool | None:
                 if eval(code, dict(space)):
                     return True
             except Exception:  # its names have other values by now
-                return None
+                continue
     return None

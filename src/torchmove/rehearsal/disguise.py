@@ -339,6 +339,28 @@ class Disguise(TorchFunctionMode):
         with off_stage():
             return call.func(call.args[0]._behind, *call.args[1:], **call.kwargs)
 
+    def resize(self, call: Call) -> Any:
+        """A stand-in has the shape it was made with: another takes its place."""
+        tensor, *rest = call.args
+        if not isinstance(tensor, StandIn):
+            return call.done()
+        if call.func is Tensor.resize_as_:
+            size = tuple(rest[0].size())
+        else:
+            size = tuple(rest[0]) if rest and not isinstance(rest[0], int) else tuple(rest)
+        with off_stage():
+            behind = tensor._behind.detach().clone().resize_(size)
+        resized = self.stage.wrap(behind, tensor._place, tensor._origin)
+        self.set_data(Call(Tensor.data.__set__, (tensor, resized), {}))  # type: ignore[attr-defined]
+        return tensor
+
+    def parse_to(self, call: Call) -> Any:
+        """What Module.to reads of its arguments; of a tensor torch's C++ would read its own device."""
+        tensor = call.args[0] if call.args else call.kwargs.get("tensor")
+        if isinstance(tensor, StandIn):
+            return tensor.device, tensor.dtype, False, None
+        return call.done()
+
     def dlpack(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
         if tensor._place is not CPU or not self.stage.knows(tensor):
@@ -441,6 +463,8 @@ _ACTS: dict[Any, Callable[[Disguise, Call], Any]] = {
     **dict.fromkeys([Tensor.copy_, Tensor.__setitem__], Disguise.write),
     **dict.fromkeys([torch.tensor_split, Tensor.tensor_split], Disguise.tensor_split),
     Tensor.__dlpack__: Disguise.dlpack,
+    torch._C._nn._parse_to: Disguise.parse_to,
+    **dict.fromkeys([Tensor.resize_, Tensor.resize_as_], Disguise.resize),
     **dict.fromkeys([Tensor.untyped_storage, Tensor.storage, Tensor.data_ptr], Disguise.memory),
     **dict.fromkeys([torch.ctc_loss, functional.ctc_loss], Disguise.ctc_loss),
     Tensor.pin_memory: Disguise.pin,

@@ -15,10 +15,12 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, serialization
+from torch import Tensor, nn, serialization
 from torch.utils import _pytree as pytree
 
+from torchmove._undo import Undo
 from torchmove.rehearsal.origins import loaded_on_cpu
+from torchmove.rehearsal.scene import dress
 from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn, place_of
 from torchmove.rehearsal.threads import Company
@@ -27,9 +29,9 @@ _WHY = "saving waits for the device and brings values to the CPU; a rehearsal do
 
 
 @contextmanager
-def files(company: Company) -> Iterator[None]:
+def files(company: Company, undo: Undo) -> Iterator[None]:
     """What others save meanwhile is saved, unless it is on the stage."""
-    own = _Files(company)
+    own = _Files(company, undo)
     with ExitStack() as patches:
         # Whoever has bound torch.save before calls these by their names all the same.
         for name, value in {
@@ -41,6 +43,9 @@ def files(company: Company) -> Iterator[None]:
             "_legacy_load": own.loading(serialization._legacy_load),
         }.items():
             patches.enter_context(patch.object(serialization, name, value))
+        patches.enter_context(patch.object(os, "stat", own.asked(os.stat)))
+        for name in ("remove", "unlink"):
+            patches.enter_context(patch.object(os, name, own.removing(getattr(os, name))))
         safetensors: Any = sys.modules.get("safetensors.torch")
         for name in ("_flatten", "_flatten_as_ptr", "serialize_file"):
             if hasattr(safetensors, name):
@@ -49,8 +54,8 @@ def files(company: Company) -> Iterator[None]:
 
 
 class _Files:
-    def __init__(self, company: Company) -> None:
-        self.company = company
+    def __init__(self, company: Company, undo: Undo) -> None:
+        self.company, self.undo = company, undo
         self.written: dict[str, bytes | None] = {}  # by path; None: its values are not known
 
     @property
@@ -129,12 +134,33 @@ class _Files:
         return loaded
 
     def _placed(self, each: Any, places: dict[int, torch.device]) -> Any:
-        if not isinstance(each, Tensor) or isinstance(each, StandIn):
-            return each
+        if isinstance(each, nn.Module):
+            for inside in (*each.parameters(), *each.buffers()):
+                if not isinstance(inside, StandIn):
+                    dress(inside, self._stand_in(inside, places), self.undo)
+        return self._stand_in(each, places) if isinstance(each, Tensor) and not isinstance(each, StandIn) else each
+
+    def _stand_in(self, tensor: Tensor, places: dict[int, torch.device]) -> StandIn:
         with off_stage():
-            place = places.get(each.untyped_storage().data_ptr(), CPU)
-        origin = loaded_on_cpu(self.stage.home) if place is CPU else None
-        return self.stage.stand_in(each, place, origin)
+            place = places.get(tensor.untyped_storage().data_ptr(), CPU)
+        return self.stage.stand_in(tensor, place, loaded_on_cpu(self.stage.home) if place is CPU else None)
+
+    def asked(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        """os.stat of a path where the step has saved something."""
+
+        def answered(path: Any, *given: Any, **options: Any) -> Any:
+            saved = _path_of(path) if self.written and self.company.is_on_stage() else ""
+            return _status(len(self.written[saved] or b"?")) if saved in self.written else ask(path, *given, **options)
+
+        return answered
+
+    def removing(self, remove: Callable[..., None]) -> Callable[..., None]:
+        def removed(path: Any, *given: Any, **options: Any) -> None:
+            if not (self.written and self.company.is_on_stage() and _path_of(path) in self.written):
+                remove(path, *given, **options)
+            self.written.pop(_path_of(path), None)  # what was saved before the step stays
+
+        return removed
 
     def skipping(self, write: Callable[..., Any]) -> Callable[..., Any]:
         """safetensors reads tensors by their addresses."""
@@ -170,6 +196,11 @@ class _Later:
 
     def __exit__(self, *error: Any) -> None:
         self._closing.__exit__(*error)
+
+
+def _status(size: int) -> os.stat_result:
+    """Of an ordinary file."""
+    return os.stat_result((0o100644, 0, 0, 1, 0, 0, size, 0, 0, 0))
 
 
 def _path_of(file: Any) -> str:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import torch
 
-from torchmove.rehearsal.standin import CPU, place_of
+from torchmove.rehearsal.standin import CPU, StandIn, place_of
 
 _Real = torch.Generator
 _seen: dict[
@@ -34,6 +34,9 @@ class SimulatedGenerator(_Real, metaclass=_AnyGenerator):
 
     def __init__(self, device: Any = "cpu") -> None:
         pass
+
+    def set_state(self, state: Any) -> Any:
+        return super().set_state(state._stage.state_of_generator(state) if isinstance(state, StandIn) else state)
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]

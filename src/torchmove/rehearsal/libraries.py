@@ -59,15 +59,15 @@ def _look_for_caches() -> None:
 
 
 def remember_shared(undo: Undo) -> None:
-    for shared in _shared():
-        undo.append(partial(refill, shared, contents(shared)))
+    for holder, name, shared in _shared():
+        undo += [partial(refill, shared, contents(shared)), partial(setattr, holder, name, shared)]
 
 
 def take_chosen(objects: Iterable[Any], home: torch.device, undo: Undo) -> list[str]:
     """The device that accelerate chose where there was none is the simulated one. What was assumed, in words."""
     own = [vars(each) for each in objects if type(each).__module__.startswith("accelerate.")]
     taken = False
-    for holder in (*_shared(), *own):
+    for holder in (*(shared for _, _, shared in _shared()), *own):
         if holder.get("device") == CPU and not holder.get("_cpu"):
             undo.append(partial(holder.__setitem__, "device", holder["device"]))
             holder["device"] = home
@@ -76,11 +76,12 @@ def take_chosen(objects: Iterable[Any], home: torch.device, undo: Undo) -> list[
     return [said] if taken else []
 
 
-def _shared() -> Iterator[dict[Any, Any]]:
+def _shared() -> Iterator[tuple[Any, str, dict[Any, Any]]]:
+    """Each with the object and the attribute that has it."""
     for name, paths in _SHARED.items():
         for path in paths if name in sys.modules else ():
-            value: Any = sys.modules[name]
-            for step in path.split("."):
-                value = getattr(value, step, None)
-            if isinstance(value, dict):
-                yield value
+            first, last = path.split(".")
+            holder = getattr(sys.modules[name], first, None)
+            shared = getattr(holder, last, None)
+            if isinstance(shared, dict):
+                yield holder, last, shared

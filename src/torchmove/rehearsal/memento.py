@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from torchmove._stored import ATOMS, CONTAINERS, attributes, contents, refill
 from torchmove._undo import Undo
@@ -59,6 +60,24 @@ def _remember_random(holder: Any, undo: Undo) -> None:
         bits = getattr(holder, "_bit_generator", holder)
         if isinstance(getattr(bits, "state", None), dict):
             undo.append(partial(setattr, bits, "state", bits.state))
+
+
+def remember_generators(objects: Iterable[Any], undo: Undo) -> None:
+    """Those of loaders, their samplers and their data, which a walk does not enter."""
+    todo = [(each, 0) for each in objects if isinstance(each, (DataLoader, Dataset, Sampler))]
+    seen: set[int] = set()
+    while todo:
+        holder, deep = todo.pop()
+        if id(holder) in seen or type(holder) in ATOMS or isinstance(holder, (Tensor, type, types.ModuleType)):
+            continue
+        seen.add(id(holder))
+        _remember_random(holder, undo)
+        inside = holder if isinstance(holder, (list, tuple)) else getattr(holder, "__dict__", {}).values()
+        if deep < _DEEP and len(inside) <= _MANY:
+            todo += [(each, deep + 1) for each in inside]
+
+
+_DEEP, _MANY = 4, 64  # how far generators are looked for
 
 
 def _cells(function: types.FunctionType, undo: Undo) -> Iterator[Any]:

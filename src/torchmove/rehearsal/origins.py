@@ -35,7 +35,8 @@ from torchmove.rehearsal.provenance import (
 _GIVE = "give {} to the rehearsal, and to tm.move, too; or move it before"
 _TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
 _CLOSURE = "take the tensor as an argument, or send it there inside; or tm.move, which finds it"
-_REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\()[\w.\[\]\"']*device\b", re.IGNORECASE)
+# A device by a variable or an attribute, and not by its name.
+_REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\(\s*)(?!torch\.device\()[A-Za-z_][\w.]*")
 _HELD_IN_A_CONTAINER = "nn.ParameterList, nn.ModuleList or buffers; or tm.move, which finds it"
 _MOST_MEMBERS = 64
 _CONVERTERS = {"from_numpy", "Tensor", "frombuffer"} | {
@@ -221,6 +222,9 @@ def _with_device(text: str, name: str, home: torch.device) -> str:
     if found is None:
         return f"torch.{name}(..., device={name_of(home)})"
     call = ast.get_source_segment(text, found) or ""
+    given = next((each.value for each in found.keywords if each.arg == "device"), None)
+    if given is not None:  # a variable that says nothing
+        return call.replace(f"device={ast.unparse(given)}", f"device={name_of(home)}")
     inside = call[:-1].rstrip().rstrip(",")
     return f"{inside}{'' if inside.endswith('(') else ', '}device={name_of(home)})"
 
@@ -263,7 +267,11 @@ def _asked_for(place: torch.device, line: Line, by_name: bool) -> Provenance:
 
 def following(origin: Origin | None, other: Origin | None) -> Origin | None:
     """Of a tensor that was sent to where another is: what is wrong is wrong with the other."""
-    return origin if origin is None or other is None else Origin(lambda _: origin.described(), other)
+    if origin is None or other is None:
+        return origin
+    follows = Origin(lambda _: other.described(), other)
+    follows.tensor = other.tensor
+    return follows
 
 
 def sent_in_vain(origin: Origin | None, line: Line) -> Origin | None:

@@ -7,6 +7,7 @@ added while a rehearsal is in such a region.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -59,7 +60,9 @@ def mixed_precision(stage: Stage, objects: Sequence[Any], assumed: list[str]) ->
         else:
             before = region._enabled
         if region._enabled and not library:
-            library.append(_with_cudas_tables())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that a kernel of the CPU's is replaced
+                library.append(_with_cudas_tables())
         on_cpu = autocast("cpu", dtype=region.fast_dtype, enabled=region._enabled)
         try:
             entered = enter(region)

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, NamedTuple
@@ -32,7 +33,7 @@ from torchmove.rehearsal.generators import generators
 from torchmove.rehearsal.given import Given, trained_in
 from torchmove.rehearsal.libraries import forget_answers, remember_shared, take_chosen
 from torchmove.rehearsal.loaders import delivered, dismiss
-from torchmove.rehearsal.memento import remember, remember_globals, remember_names
+from torchmove.rehearsal.memento import remember, remember_generators, remember_globals, remember_names
 from torchmove.rehearsal.origins import Belongings, name_of, thrown_away
 from torchmove.rehearsal.plain import plainly
 from torchmove.rehearsal.precision import mixed_precision
@@ -278,6 +279,7 @@ class _Rehearsing:
 
     def set_up(self, undo: Undo) -> None:
         remember_globals(undo)
+        remember_generators(self.named.values(), undo)
         forget_answers(undo)
         remember_shared(undo)
         if not self.options.strict_devices:
@@ -293,7 +295,7 @@ class _Rehearsing:
         places = self.places(inventory, undo)
         if not self.options.strict_devices:
             self.decide_devices(inventory, places, undo)
-        data = {name for name in self.named if name not in self.states and name not in self.outside}
+        data = {name for name in self.named if name not in self.states and name not in self.outside and name != "step"}
         belongings = Belongings(inventory, self.named, data, {*self.outside} - self.sent, self.home)
 
         def origin_of(path: Path, role: str, tensor: Tensor) -> Origin | None:
@@ -388,7 +390,7 @@ class _Rehearsing:
             stack.enter_context(mixed_precision(stage, [*self.named.values()], self.assumed))
             stack.enter_context(generators(self.generators, self.home))
             loaders = stack.enter_context(delivered(stage))
-            stack.enter_context(files(company))
+            stack.enter_context(files(company, undo))
             stack.enter_context(nothing_traced())
             stack.enter_context(hooks_overridden(stage))
             stack.enter_context(company.followed())
@@ -415,7 +417,7 @@ class _Rehearsing:
 
     def broke_off(self, error: BaseException) -> None:
         said = str(error).strip().splitlines()[:1]
-        words = ": ".join([type(error).__name__, *said])
+        words = ": ".join([type(error).__name__, *said]).replace("StandIn", "Tensor")
         if isinstance(error, CannotGoOn):
             self.stop(error, "limit", str(error), "rehearse with data='real', on the command line --data real")
         elif isinstance(error, NotFollowed):
@@ -439,6 +441,8 @@ class _Rehearsing:
         refused = self.stage.refused
         if refused is not None and any(each is refused.error for each in _chain(error)):
             return False  # torch's own kernels or shape functions have said so
+        if isinstance(error, TypeError) and "unsupported operand" in str(error):
+            return False
         if isinstance(error, _TORCHS_ERRORS) and _OF_THE_SIMULATION.search(str(error)):
             return True
         last = error.__traceback__
@@ -484,6 +488,8 @@ class _Rehearsing:
         origin = stray._origin
         if origin is not None and (origin.reported or origin.root.reported):
             return  # what has to be mended is known: this is what comes of it
+        if isinstance(stray, StandIn) and origin is not None and (origin.tensor is None or origin.tensor() is None):
+            origin.tensor = weakref.ref(stray)
         source = origin.tensor() if origin is not None and origin.tensor is not None else None
         sent = stray.thrown_away() or (source.thrown_away() if isinstance(source, StandIn) else None)
         if sent is not None:

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -32,6 +33,9 @@ def simulated(stage: Stage) -> Iterator[None]:
         # torch's C++ wants a stream of its own kind before it asks anything else.
         patches.enter_context(patch.object(Tensor, "record_stream", _nothing))
         patches.enter_context(patch.object(nn.DataParallel, "scatter", _to_the_one_device(home)))
+        for module in (torch, torch.random):
+            restore = partial(_restored, stage, module.set_rng_state)
+            patches.enter_context(patch.object(module, "set_rng_state", restore))
         for module in (torch, torch.utils.dlpack):
             patches.enter_context(patch.object(module, "from_dlpack", _from_dlpack(torch.utils.dlpack.from_dlpack)))
         if home.type == "mps":
@@ -56,7 +60,8 @@ def _answers(stage: Stage) -> Iterator[tuple[Any, str, Any]]:
     kind = stage.home.type
     own = getattr(torch, kind, None)
     for name, answer in _ANSWERS.items():
-        yield own, name, _always(answer)
+        for module in (own, getattr(own, "random", None), getattr(own, "memory", None)):
+            yield module, name, _always(answer)
     for name in _IDLE:
         yield own, name, _Idle
     for name, answer in _ANSWERS.items():
@@ -82,6 +87,10 @@ def _to_the_one_device(home: torch.device) -> Callable[..., Any]:
         return (args,), (named,)
 
     return scatter
+
+
+def _restored(stage: Stage, restore: Callable[[Any], None], state: Any) -> None:
+    restore(stage.state_of_generator(state))
 
 
 def _from_dlpack(really: Callable[..., Any]) -> Callable[..., Any]:
@@ -205,5 +214,5 @@ def tensor_type(name: str, dtype: torch.dtype, home: torch.device) -> Any:
 
 def simulated_type(real: Any, home: torch.device) -> Any:
     """The type of the simulated device in the place of one of the CPU's; None: it is no such type."""
-    name = getattr(real, "__name__", "").removesuffix("Tensor")
+    name = "Float" if real is Tensor else getattr(real, "__name__", "").removesuffix("Tensor")
     return tensor_type(f"{name}Tensor", _TYPES[name], home) if name in _TYPES else None

@@ -87,17 +87,24 @@ class Source:
                         self._read(handler.body, scope, owner, tests)
                 elif isinstance(field, ast.expr):
                     self._read_expressions([field], scope)
-                    self._note_sent(field, scope, tests)
+                    self._note_sent(field, scope, owner, tests)
                 elif name == "items":
                     self._read_expressions([each.context_expr for each in field], scope)
 
-    def _note_sent(self, value: ast.expr, scope: str, tests: tuple[ast.expr, ...]) -> None:
-        """`model.to(device)` moves a module in place: as good as an assignment."""
+    def _note_sent(self, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        """`model.to(device)` and `self.model.to(device)` move a module in place: as good as an assignment."""
         base: ast.AST = value
+        last = ""
         while isinstance(base, (ast.Call, ast.Attribute)):
+            last = "" if isinstance(base, ast.Call) else base.attr
             base = base.func if isinstance(base, ast.Call) else base.value
-        if isinstance(base, ast.Name) and isinstance(value, ast.Call):
-            self.names[scope, base.id].append(Assigned(value, tests, scope, is_sent=True))
+        if not isinstance(base, ast.Name) or not isinstance(value, ast.Call):
+            return
+        sent = Assigned(value, tests, scope, owner, is_sent=True)
+        if base.id != "self":
+            self.names[scope, base.id].append(sent)
+        elif last:
+            self.attributes[last].append(sent)
 
     def _assign(self, target: ast.expr, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         if isinstance(target, ast.Name):
@@ -170,6 +177,7 @@ class Reasons:
 
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}
+        self._known: dict[tuple[str, ...], Line | None] = {}  # of attributes, and of the parameters of functions
 
     def source(self, file: str) -> Source:
         if file not in self._sources:
@@ -241,22 +249,38 @@ class Reasons:
 
     def of_parameter(self, source: Source, scope: str, name: str, deep: int = 0) -> Line | None:
         """By what the function is called with in its file, else by its default."""
+        key = source.file, scope, name
+        if key not in self._known:
+            self._known[key] = None  # meanwhile: a call within itself decides nothing
+            self._known[key] = self._of_arguments(source, scope, name, deep)
+        return self._known[key]
+
+    def _of_arguments(self, source: Source, scope: str, name: str, deep: int) -> Line | None:
         if deep > _DEEP:
             return None
         function = source.functions[scope]
         *_, owner, own = ["", *scope.split(".")]
         is_method = bool(parameters_of(function)[:1] == ["self"])
         found: list[Line | None] = []
-        for call, at in source.calls.get(owner if own == "__init__" else own, ()):
-            given = _argument(call, parameters_of(function)[is_method:], name)
-            if given is not None:
-                found.append(self.of(source, given, at, deep + 1))
+        called_as = owner if own == "__init__" else own
+        for caller in [source, *(each for each in self._sources.values() if called_as in each.imports)]:
+            for call, at in caller.calls.get(called_as, ()):
+                given = _argument(call, parameters_of(function)[is_method:], name)
+                if given is not None:
+                    found.append(self.of(caller, given, at, deep + 1))
         if found:
             return found[0] if all(found) else None
         default = default_of(function, name)
         return None if default is None else self.of(source, default, scope_around(scope), deep + 1)
 
     def of_attribute(self, source: Source, name: str, owners: tuple[str, ...] = (), deep: int = 0) -> Line | None:
+        key = source.file, *owners, f".{name}"
+        if key not in self._known:
+            self._known[key] = None
+            self._known[key] = self._of_attribute(source, name, owners, deep)
+        return self._known[key]
+
+    def _of_attribute(self, source: Source, name: str, owners: tuple[str, ...], deep: int) -> Line | None:
         """`owners`: the classes of the object that has it, where those are known."""
         every = source.attributes.get(name, [])
         own = [each for each in every if each.owner in owners]
@@ -314,14 +338,24 @@ class Reasons:
         # A device that is named outright was there: the statement would have failed where it is not.
         asked = [device for device in asked if not isinstance(device, ast.Constant)]
         found = next(filter(None, (self.of(source, device, where.scope) for device in asked)), None)
-        if found is None and name in source.returns:
-            found = self.sent(source, source.returns[name], deep + 1)
+        if found is None:
+            found = self._returned_there(source, name, deep)
         if found is not None or (asked and name in ("to", "type")):
             return found
         inside: list[ast.expr] = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         if inside or name in ("Variable", "Parameter"):
             inside += node.args
         return next(filter(None, (self._placed(source, each, where, deep + 1) for each in inside)), None)
+
+    def _returned_there(self, source: Source, name: str, deep: int) -> Line | None:
+        """By a function of the file, or one that it imports."""
+        if name in source.returns:
+            return self.sent(source, source.returns[name], deep + 1)
+        module, original = source.imports.get(name, ("", ""))
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None or is_installed(file) or deep > _DEEP:
+            return None
+        return self.sent(self.source(file), self.source(file).returns.get(original, ()), deep + 1)
 
     def _is_alias(self, source: Source, name: str, scope: str) -> bool:
         """Of a type of tensors or of a function that moves one: `Tensor = torch.cuda.FloatTensor if cuda else ...`."""

@@ -168,7 +168,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if place.type == "mps" and behind.dtype in _NOT_ON_MPS:
                 raise NotOnDevice(f"mps has no {str(behind.dtype).removeprefix('torch.')}")
         made = StandIn(behind, place, self, origin)
-        if origin is not None and origin.tensor is None:
+        if origin is not None and (origin.tensor is None or origin.tensor() is None):
             origin.tensor = weakref.ref(made)
         return made
 
@@ -404,6 +404,18 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if base is not None:
             standin._behind = self.window(base, behind)
         return base is None
+
+    def state_of_generator(self, state: Any) -> Any:
+        """As real bytes: it is read by its address, on the CPU."""
+        if not isinstance(state, StandIn):
+            return state
+        if state._place is not CPU:
+            self.on_the_host(
+                state, f"the state of a generator is read on the CPU, and it is on {state._place}", "state"
+            )
+        if not self.knows(state):
+            raise CannotGoOn("the state of a generator has values")
+        return state._behind
 
     def value_of(self, standin: StandIn) -> Tensor:
         """For a pickle."""

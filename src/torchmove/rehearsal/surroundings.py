@@ -66,6 +66,8 @@ class Surroundings:
             self._todo += [value, *_functions_in(value)]
             if isinstance(value, (type, types.ModuleType)):
                 self._meet(name, value, names, {id(around)})
+            elif self._is_own(type(value).__module__) or _is_users_class(type(value)):
+                self._meet_class(type(value))
 
     def _look_around(self, space: dict[str, Any], module: str, names: set[str]) -> None:
         """In a module of an installed library."""
