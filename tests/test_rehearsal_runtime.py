@@ -379,6 +379,25 @@ def test_a_weight_changed_before_backward_is_noticed(foreach):
     assert "modified by an inplace operation" in found.stopped
 
 
+def test_memory_is_pinned_where_nothing_can_pin_it():
+    def step(model, x):
+        held = torch.empty(3, 4, pin_memory=True)
+        held.copy_(x)
+        model(held.to("cuda", non_blocking=True)).sum().backward()
+
+    assert tm.rehearse(step, net(), torch.randn(3, 4))
+
+
+def test_a_storage_of_bytes_becomes_a_tensor():
+    bytes_of = torch.arange(8.0).untyped_storage()
+
+    def step(model, x):
+        model(x.to("cuda"))
+        model(torch.asarray(bytes_of, dtype=torch.uint8, device="cuda").view(torch.float32).view(2, 4))
+
+    assert tm.rehearse(step, net(), torch.randn(3, 4))
+
+
 # ---------------------------------------------------------------- saved and loaded
 
 

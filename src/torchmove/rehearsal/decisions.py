@@ -27,7 +27,7 @@ from torchmove._undo import Undo
 from torchmove.rehearsal.provenance import Line
 from torchmove.rehearsal.runtime import simulated_type
 from torchmove.rehearsal.sources import ASKS, Reasons, Source, called, default_of, names_of, parameters_of, scope_around
-from torchmove.rehearsal.surroundings import Surroundings
+from torchmove.rehearsal.surroundings import Surroundings, function_of
 
 _MOVABLE = (torch.nn.Module, torch.Tensor, torch.Generator, dict, list, tuple)
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
@@ -36,8 +36,10 @@ _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
 class Decided:
     """The values that were decided so, and how to replace them."""
 
-    def __init__(self, around: Surroundings, home: torch.device) -> None:
+    def __init__(self, around: Surroundings, home: torch.device, caller: str = "") -> None:
+        """`caller`: the file that asks for the rehearsal."""
         self.around, self.home, self.reasons = around, home, Reasons()
+        self.reasons.source(caller)
         self.sent_names: set[str] = set()
         self.generators: list[torch.Generator] = []  # made for a device that was decided
         self._changes: list[tuple[Callable[[], object], Callable[[], object]]] = []  # do, and undo
@@ -80,6 +82,18 @@ class Decided:
             if type(holder) in self.around.classes:
                 self._attributes(holder, str(path), seen)
 
+    def argument(self, step: Any, name: str, value: Any) -> Any:
+        """What the step is called with: another device, if the given one was decided where it comes from."""
+        function = function_of(step)
+        if isinstance(value, bool) or not self._is_candidate(value) or not isinstance(function, types.FunctionType):
+            return value
+        source, scope = self.reasons.source(function.__code__.co_filename), function.__qualname__
+        line = self.reasons.of_parameter(source, scope, name) if scope in source.functions else None
+        if line is None:
+            return value
+        self._lines[line].append(name)
+        return self._new(value)
+
     def _attributes(self, holder: Any, path: str, seen: set[tuple[int, Any]]) -> None:
         """The names of devices under names that do not say so, and the switches, of an object of the user's class."""
         owners = tuple(each.__name__ for each in type(holder).__mro__[:-1])
@@ -107,6 +121,10 @@ class Decided:
             if elements or self._was_sent(name.rpartition(".")[2], value):
                 self._add(elements or value, there)
                 self.sent_names.add(name)
+        for function in self.around.functions:
+            for name, value in zip(function.__code__.co_freevars, _contents(function), strict=True):
+                if isinstance(value, _MOVABLE) and self._was_sent(name, value, scope_around(function.__qualname__)):
+                    self._add(value, there)
         for name, value in parameters.items():
             if self._was_returned(name) or self._is_sent_global(value):
                 self._add(value, there)
@@ -116,6 +134,9 @@ class Decided:
                 for name, value in [*getattr(holder, "__dict__", {}).items(), *modules.items()]:
                     if isinstance(value, _MOVABLE) and self._attribute_was_sent(name, holder):
                         self._add(value, there)
+        for shell in inventory.shells:
+            if id(shell.tensor) in there:
+                there |= {*map(id, shell.parts)}
         return (index for index, slot in enumerate(inventory.slots) if id(slot.tensor) in there)
 
     def _add(self, value: Any, there: set[int]) -> None:
@@ -132,12 +153,16 @@ class Decided:
             for each in value.values() if isinstance(value, dict) else value:
                 self._add(each, there)
 
-    def _was_sent(self, name: str, value: Any) -> bool:
-        """Of a global. `z.to(device)` by itself moves a module, and does nothing to a tensor."""
+    def _was_sent(self, name: str, value: Any, scope: str = "") -> bool:
+        """Of a global, or of a variable around a function. `z.to(device)` moves a module, and not a tensor."""
 
         def found(source: Source) -> Line | None:
             in_place = isinstance(value, torch.nn.Module)
-            return self.reasons.sent(source, [each for each in source.names["", name] if in_place or not each.is_sent])
+            inner = scope
+            while inner and (inner, name) not in source.names:
+                inner = scope_around(inner)
+            given = source.names.get((inner, name), ())
+            return self.reasons.sent(source, [each for each in given if in_place or not each.is_sent])
 
         return self._first(found) is not None
 
@@ -199,7 +224,7 @@ class Decided:
             value = space[name]
             if isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
                 self._switches(value, self.reasons.source(file), space)
-            if not self._is_candidate(value):
+            if not self._is_candidate(value) and not self._is_no_accelerator(value, file, name):
                 continue
             source = self.reasons.source(file)
             line = self.reasons.of_name(source, name, "")
@@ -227,9 +252,10 @@ class Decided:
                 value = cell.cell_contents
             except ValueError:  # not filled yet
                 continue
-            if not self._is_candidate(value):
+            file = function.__code__.co_filename
+            if not self._is_candidate(value) and not self._is_no_accelerator(value, file, name, scope):
                 continue
-            source = self.reasons.source(function.__code__.co_filename)
+            source = self.reasons.source(file)
             line = self.reasons.of_name(source, name, scope)
             new = self._new(value)
             if line is not None and isinstance(value, bool):
@@ -294,10 +320,14 @@ class Decided:
             return value.__module__ == "torch" and value.__name__.endswith("Tensor")
         return value is False or (type(value) is str and _DEVICE.match(value) is not None and value != self.home.type)
 
+    def _is_no_accelerator(self, value: Any, file: str, name: str, scope: str = "") -> bool:
+        """`device = torch.accelerator.current_accelerator()` is None where there is none."""
+        return value is None and self.reasons.is_current_accelerator(self.reasons.source(file), name, scope)
+
     def _new(self, value: Any) -> Any:
         """What it would be on a machine that has the device."""
         bare = torch.device(self.home.type) if not self.home.index else self.home
-        if isinstance(value, torch.device):
+        if value is None or isinstance(value, torch.device):
             return bare
         if isinstance(value, str):
             return str(bare)

@@ -15,7 +15,7 @@ from torch.utils._device import _device_constructors
 
 from torchmove.rehearsal.arguments import leaves, mapped
 from torchmove.rehearsal.guesses import Guess
-from torchmove.rehearsal.origins import asked_for, factory, following, sent_in_vain, users_name
+from torchmove.rehearsal.origins import asked_for, factory, following, loaded_on_cpu, sent_in_vain, users_name
 from torchmove.rehearsal.provenance import Origin, called_from, users_line, users_lines
 from torchmove.rehearsal.stage import CannotGoOn, Made, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, Sent, StandIn, place_of
@@ -27,9 +27,10 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
     def done(self) -> Any:
-        """To torch's C++ everything is on the CPU, whatever the default device is."""
-        given = self.kwargs.get("device") is not None or self.func in _CONSTRUCTORS
-        return self.func(*self.args, **({**self.kwargs, "device": CPU} if given else self.kwargs))
+        """To torch's C++ everything is on the CPU, whatever the default device is; nothing there can pin memory."""
+        kwargs = {**self.kwargs, "pin_memory": False} if self.kwargs.get("pin_memory") else self.kwargs
+        given = kwargs.get("device") is not None or self.func in _CONSTRUCTORS
+        return self.func(*self.args, **({**kwargs, "device": CPU} if given else kwargs))
 
 
 class _Making:
@@ -156,12 +157,21 @@ class Disguise(TorchFunctionMode):
     def as_tensor(self, call: Call) -> Any:
         """A tensor stays what it is, where no other device or dtype is asked for."""
         data = call.args[0] if call.args else call.kwargs.get("data", call.kwargs.get("obj"))
+        if torch.is_storage(data):
+            return self.of_storage(call)
         if not isinstance(data, StandIn):
             return self.of_values(call)
         device = call.kwargs.get("device", call.args[2] if len(call.args) > 2 else None)
         dtype = call.kwargs.get("dtype", call.args[1] if len(call.args) > 1 else None)
         place = None if device is None else self.place(device)
         return self.send(data, place, dtype, copy=bool(call.kwargs.get("copy")), asked=device)
+
+    def of_storage(self, call: Call) -> Any:
+        """Real bytes, as of a file that is mapped."""
+        place = self.place(call.kwargs.get("device", CPU))
+        with off_stage():
+            tensor = call.done()
+        return self.stage.stand_in(tensor, place, loaded_on_cpu(self.stage.home) if place is CPU else None)
 
     def of_values(self, call: Call) -> Any:
         """torch.tensor([a, b]) reads the values of a and b, one by one."""

@@ -5,9 +5,9 @@ torch.save opens its file before it looks at what to save: with stand-ins in it,
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
@@ -46,7 +46,7 @@ def files(company: Company, undo: Undo) -> Iterator[None]:
         patches.enter_context(patch.object(os, "stat", own.asked(os.stat)))
         for name in ("remove", "unlink"):
             patches.enter_context(patch.object(os, name, own.removing(getattr(os, name))))
-        safetensors: Any = sys.modules.get("safetensors.torch")
+        safetensors = _safetensors()
         for name in ("_flatten", "_flatten_as_ptr", "serialize_file"):
             if hasattr(safetensors, name):
                 patches.enter_context(patch.object(safetensors, name, own.skipping(getattr(safetensors, name))))
@@ -86,13 +86,17 @@ class _Files:
             content = self._content(save, what, pickle, options)
             path = _path_of(target)
             if path:
-                self.written[path] = content
+                self._keep(path, content)
             elif isinstance(target, io.BytesIO):
                 if content is None:
                     raise CannotGoOn("this saves values to memory")
                 target.write(content)
 
         return saved
+
+    def _keep(self, path: str, content: bytes | None) -> None:
+        self.written[path] = content
+        self.stage.not_written.add(os.path.basename(path))
 
     def _content(self, save: Callable[..., None], what: Any, pickle: Any, options: tuple[Any, ...]) -> bytes | None:
         """What the file would have; None: there are values that are not known."""
@@ -171,7 +175,7 @@ class _Files:
             if write.__name__ == "serialize_file":
                 self.stage.note(f"safetensors: {_WHY}")
                 path = _path_of(given[0] if given else options.get("filename"))
-                self.written |= {path: None} if path else {}
+                self._keep(path, None)
                 return None
             return {}
 
@@ -201,6 +205,14 @@ class _Later:
 def _status(size: int) -> os.stat_result:
     """Of an ordinary file."""
     return os.stat_result((0o100644, 0, 0, 1, 0, 0, size, 0, 0, 0))
+
+
+def _safetensors() -> Any:
+    """Its part for torch, where it is installed: the step may be the first to import it."""
+    try:
+        return importlib.import_module("safetensors.torch")
+    except ImportError:
+        return None
 
 
 def _path_of(file: Any) -> str:

@@ -72,9 +72,10 @@ def delivered(tensor: Tensor, device: torch.device) -> Origin:
 
 
 def loaded_on_cpu(home: torch.device) -> Origin:
-    """Of a tensor that torch.load has put there."""
+    """Of a tensor that torch.load or safetensors has put there."""
     line = users_line()
-    remedy = f"torch.load(..., map_location={name_of(home)})"
+    call = re.search(r"\b(?:\w+\.)*(load_file|safe_open)(?=\()", line.text)
+    remedy = f"{call[0]}(..., device={name_of(home)})" if call else f"torch.load(..., map_location={name_of(home)})"
     return Origin(lambda _: Provenance("input", "it was loaded on cpu", remedy, line))
 
 
@@ -165,8 +166,13 @@ def _made(name: str, line: Line, home: torch.device) -> Provenance:
 
 def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) -> Provenance:
     kind = type(module).__name__
+    tensor = origin.tensor() if origin.tensor is not None else None
+    contained = _contained_module(module, tensor)
+    if contained:
+        what = f"{kind}.{contained} is on cpu: a module in a container that Module.to does not look into"
+        return Provenance("container", what, "nn.ModuleList or nn.ModuleDict; or tm.move, which finds it")
     if any(each.device == home for each in module.parameters()):  # it was moved, and this stayed
-        name, end = _attribute_of(module, origin.tensor() if origin.tensor is not None else None)
+        name, end = _attribute_of(module, tensor)
         if end or not name:
             it = f"{kind}.{name}{end}" if name else f"a tensor of {kind}"
             what = f"{it} is on cpu: in a container that Module.to does not look into"
@@ -175,6 +181,26 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
         return Provenance("attribute", what, _registered(name.rpartition(".")[2]))
     what = f"the module {kind} was built on cpu in the step and not moved"
     return Provenance("factory", what, _module_moved(line.text, home), line)
+
+
+def _contained_module(module: nn.Module, tensor: Any) -> str:
+    """The attribute in whose list or dict a module is that has this tensor."""
+    storage = _storage_of(tensor)
+    for path, each in module.named_modules() if storage is not None else ():
+        for name, value in vars(each).items():
+            if not name.startswith("_") and isinstance(value, (list, tuple, dict)):
+                members = value.items() if isinstance(value, dict) else enumerate(value)
+                inside = ((key, one) for key, one in members if isinstance(one, nn.Module))
+                for key, one in inside:
+                    if any(_storage_of(its) == storage for its in (*one.parameters(), *one.buffers())):
+                        return ".".join(filter(None, (path, name))) + f"[{key!r}]"
+    return ""
+
+
+def _storage_of(tensor: Any) -> int | None:
+    """Views share it: a layer computes with the transpose of its weight."""
+    behind = getattr(tensor, "_behind", None)
+    return None if behind is None else behind.untyped_storage()._cdata
 
 
 def _attribute_of(module: nn.Module, tensor: Any) -> tuple[str, str]:

@@ -132,12 +132,18 @@ def rehearse(
         (False, 'input', 'batch = batch.to("cuda")')
     """
     options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
-    return rehearse_named(step, objects, names_of(objects, sys._getframe().f_back), options)
+    caller = sys._getframe().f_back
+    return rehearse_named(step, objects, names_of(objects, caller), options, file_of(caller))
+
+
+def file_of(frame: types.FrameType | None) -> str:
+    return "" if frame is None else frame.f_code.co_filename
 
 
 def rehearse_named(
-    step: Callable[..., Any], objects: tuple[Any, ...], named: dict[str, Any], options: Options
+    step: Callable[..., Any], objects: tuple[Any, ...], named: dict[str, Any], options: Options, caller: str = ""
 ) -> Rehearsal:
+    """`caller`: the file that asks, where the arguments may come from."""
     if not callable(step):
         raise TypeError(f"rehearse takes a step, which is a function, and what to call it with: not {step!r}")
     check_call(step, objects)
@@ -146,13 +152,13 @@ def rehearse_named(
     if any(company.is_on_stage() for company in _under_way):
         raise RuntimeError("a rehearsal is under way: rehearse one step at a time")
     with _one_at_a_time:
-        first = _Rehearsing(step, objects, named, options)
+        first = _Rehearsing(step, objects, named, options, caller)
         found = _performed(first)
         if options.data == "auto" and not first.stage.real and found.ending in ("limit", "error"):
             why_not = first.why_not_real()
             if why_not:
                 return found.because(why_not)
-            second = _Rehearsing(step, objects, named, options._replace(data="real"))
+            second = _Rehearsing(step, objects, named, options._replace(data="real"), caller)
             second.values = f"real: with shapes alone it {first.how_it_ended()}"
             return _performed(second)
         return found
@@ -204,9 +210,15 @@ def parameters_of(step: Any, objects: tuple[Any, ...]) -> dict[str, Any]:
 
 class _Rehearsing:
     def __init__(
-        self, step: Callable[..., Any], objects: tuple[Any, ...], named: dict[str, Any], options: Options
+        self,
+        step: Callable[..., Any],
+        objects: tuple[Any, ...],
+        named: dict[str, Any],
+        options: Options,
+        caller: str,
     ) -> None:
-        self.step, self.objects, self.options = step, objects, options
+        self.step, self.objects, self.options, self.caller = step, objects, options, caller
+        self.arguments = objects  # those, but for devices that were decided
         self.home = home_of(options.to)
         given = Given(named, options.state)
         self.states, self.assumed = given.states, given.assumed
@@ -328,8 +340,13 @@ class _Rehearsing:
         return f"stopped at {self.stopped_at}" if self.stopped_at is not None else "stopped"
 
     def decide_devices(self, inventory: Inventory, places: dict[int, torch.device], undo: Undo) -> None:
-        decided = decisions.Decided(self.around, self.home)
+        decided = decisions.Decided(self.around, self.home, self.caller)
         decided.values_in(inventory)
+        named = [*self.parameters.items()]
+        self.arguments = (
+            *(decided.argument(self.step, name, value) for name, value in named),
+            *self.objects[len(named) :],
+        )
         decided.apply(undo)
         for index in decided.sent(inventory, {*self.outside}, self.parameters):
             places[id(inventory.slots.tensors[index])] = self.home
@@ -409,7 +426,7 @@ class _Rehearsing:
                 for each in self.trained:
                     if isinstance(each, nn.Module):
                         each.to(self.home)
-            self.step(*self.objects)
+            self.step(*self.arguments)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too: a step that ends the program does not run to its end
@@ -441,6 +458,8 @@ class _Rehearsing:
         refused = self.stage.refused
         if refused is not None and any(each is refused.error for each in _chain(error)):
             return False  # torch's own kernels or shape functions have said so
+        if isinstance(error, OSError) and any(name in str(error) for name in self.stage.not_written):
+            return True  # a library reads a file that was not written
         if isinstance(error, TypeError) and "unsupported operand" in str(error):
             return False
         if isinstance(error, _TORCHS_ERRORS) and _OF_THE_SIMULATION.search(str(error)):

@@ -73,6 +73,8 @@ class Source:
         elif isinstance(node, ast.Return) and node.value is not None:
             self.returns[scope].append(Assigned(node.value, tests, scope))
             self._read_expressions([node.value], scope)
+            if isinstance(node.value, ast.Tuple):  # as the command line takes it: the step, then its arguments
+                self._note_step(node.value.elts, scope)
         elif isinstance(node, ast.ImportFrom):
             self.imports |= {each.asname or each.name: (node.module or "", each.name) for each in node.names}
             self.modules |= {each.asname or each.name: node.module or "" for each in node.names}
@@ -134,6 +136,8 @@ class Source:
     def _read_call(self, node: ast.Call, scope: str) -> None:
         name = called(node)
         self.calls[name].append((node, scope))
+        if name in ("rehearse", "assert_movable"):
+            self._note_step(node.args, scope)
         keywords = {each.arg: each.value for each in node.keywords if each.arg}
         if name == "add_argument" and "default" in keywords and node.args:
             flag = next((each.value for each in node.args if isinstance(each, ast.Constant)), "")
@@ -141,6 +145,13 @@ class Source:
         elif name in ("SimpleNamespace", "Namespace", "dict"):
             for key, value in keywords.items():
                 self.attributes[key].append(Assigned(value, (), scope))
+
+
+    def _note_step(self, step_and_arguments: list[ast.expr], scope: str) -> None:
+        """A step that is rehearsed with these arguments: as good as a call."""
+        if step_and_arguments and isinstance(step_and_arguments[0], ast.Name):
+            step, *arguments = step_and_arguments
+            self.calls[step.id].append((ast.Call(step, arguments, []), scope))  # type: ignore[attr-defined]
 
 
 def called(node: ast.Call) -> str:
@@ -296,6 +307,12 @@ class Reasons:
             return lines[0] if all(lines) else None
         return self.of_any(source, own or [each for each in every if not owners or not each.owner], deep)
 
+    def is_current_accelerator(self, source: Source, name: str, scope: str) -> bool:
+        """Is it what torch.accelerator.current_accelerator() returned, at least in one branch?"""
+        values = [each.value for each in source.names.get((scope, name), ())]
+        values += [each for value in values if isinstance(value, ast.IfExp) for each in (value.body, value.orelse)]
+        return any(isinstance(each, ast.Call) and called(each) == "current_accelerator" for each in values)
+
     def _of_result(self, source: Source, name: str, deep: int) -> Line | None:
         return self.of_any(source, source.returns[name], deep) if name in source.returns else None
 
@@ -303,9 +320,9 @@ class Reasons:
 
     def sent(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
         """Was a value sent to, or made on, a device that was decided?"""
-        for each in assigned if deep <= _DEEP else ():
+        for each in reversed([*assigned]) if deep <= _DEEP else ():
             found = self._placed(source, each.value, each, deep + 1)
-            if found is not None:
+            if found is not None or _brings_back(each):
                 return found
         return None
 
@@ -368,6 +385,15 @@ class Reasons:
 
 
 _TO_THE_HOST = {"cpu", "numpy", "item", "tolist"}
+
+
+def _brings_back(assigned: Assigned) -> bool:
+    """`labels = labels.cpu()`, whatever was before."""
+    value = assigned.value
+    if assigned.tests or not isinstance(value, ast.Call):
+        return False
+    by_name = called(value) == "to" and [ast.unparse(each) for each in value.args[:1]] == ["'cpu'"]
+    return called(value) in _TO_THE_HOST or by_name
 
 
 def _is_librarys(source: Source, name: str) -> bool:

@@ -101,6 +101,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.left: Line | None = None  # where weights were moved off the device that were then computed with
         self.weights_left = False
         self.saved: dict[int, torch.device] = {}  # the places of tensors that are being pickled, by their address
+        self.not_written: set[str] = set()  # the names of files that the step has saved
         self.refused: Refused | None = None  # the last thing that torch refused
         self.guessed: dict[Line, str] = {}  # where a number was taken that shapes alone do not give
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more

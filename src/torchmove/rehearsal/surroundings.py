@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import linecache
 import random
 import sys
 import types
@@ -33,6 +34,7 @@ class Surroundings:
     """
 
     def __init__(self, step: Callable[..., Any], objects: Iterable[Any]) -> None:
+        linecache.checkcache()  # a file that was edited and loaded again
         self.held: dict[str, Any] = {}
         self.names: dict[tuple[int, str], dict[str, Any]] = {}
         self.classes: list[type] = []
@@ -59,7 +61,8 @@ class Surroundings:
             self._look_around(around, function.__module__, names)
             return
         self._own.add(function.__module__)
-        self.functions.append(function)
+        if linecache.getlines(code.co_filename) and not code.co_filename.startswith("<attrs"):
+            self.functions.append(function)  # not one that a dataclass has made of a text
         self._look_into(around, "", names, {id(around)})
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             value = _contents(cell)  # what holds something there is found with the function
