@@ -220,12 +220,12 @@ def test_a_device_that_is_decided_inside_the_step_is_right():
     assert tm.rehearse(step, nn.Linear(4, 1), X).findings == ()
 
 
-def test_what_was_sent_to_the_cpu_by_name_is_what_it_was():
+def test_what_is_kept_on_the_cpu_by_name_is_to_be_sent_elsewhere_there():
     def step(model, x):
         model(x.to("cpu").cpu())
 
     (finding,) = tm.rehearse(step, nn.Linear(4, 1), X).findings
-    assert (finding.kind, finding.remedy) == ("input", 'x = x.to("cuda")')
+    assert (finding.kind, finding.remedy) == ("hard-coded", 'model(x.to("cuda").to("cuda"))')
 
 
 def test_what_is_sent_to_where_another_tensor_is_has_its_cause_there():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 import sys
 import types
@@ -84,7 +85,7 @@ class Decided:
 
     def argument(self, step: Any, name: str, value: Any) -> Any:
         """What the step is called with: another device, if the given one was decided where it comes from."""
-        function = function_of(step)
+        function = inspect.unwrap(function_of(step) or step)
         if isinstance(value, bool) or not self._is_candidate(value) or not isinstance(function, types.FunctionType):
             return value
         source, scope = self.reasons.source(function.__code__.co_filename), function.__qualname__
@@ -130,8 +131,8 @@ class Decided:
                 self._add(value, there)
         for holder, _ in inventory.holders.values():
             if type(holder) in self.around.classes:
-                modules = holder._modules if isinstance(holder, torch.nn.Module) else {}
-                for name, value in [*getattr(holder, "__dict__", {}).items(), *modules.items()]:
+                registered = _registered_in(holder) if isinstance(holder, torch.nn.Module) else ()
+                for name, value in [*getattr(holder, "__dict__", {}).items(), *registered]:
                     if isinstance(value, _MOVABLE) and self._attribute_was_sent(name, holder):
                         self._add(value, there)
         for shell in inventory.shells:
@@ -334,6 +335,12 @@ class Decided:
         if isinstance(value, type):
             return simulated_type(value, self.home)
         return value
+
+
+def _registered_in(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    yield from module.named_children()
+    yield from module.named_parameters(recurse=False)
+    yield from module.named_buffers(recurse=False)
 
 
 def _contents(function: types.FunctionType) -> Iterator[Any]:

@@ -15,7 +15,17 @@ from torch.utils._device import _device_constructors
 
 from torchmove.rehearsal.arguments import leaves, mapped
 from torchmove.rehearsal.guesses import Guess
-from torchmove.rehearsal.origins import asked_for, factory, following, loaded_on_cpu, sent_in_vain, users_name
+from torchmove.rehearsal.origins import (
+    asked_for,
+    factory,
+    following,
+    handed_to_numpy,
+    kept_on_cpu,
+    loaded_on_cpu,
+    says_cpu,
+    sent_in_vain,
+    users_name,
+)
 from torchmove.rehearsal.provenance import Origin, called_from, users_line, users_lines
 from torchmove.rehearsal.stage import CannotGoOn, Made, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, Sent, StandIn, place_of
@@ -214,7 +224,11 @@ class Disguise(TorchFunctionMode):
         if place is tensor._place:
             options: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
             stayed: StandIn = Tensor.to(tensor, dtype, copy=copy, **options)  # type: ignore[assignment]
-            if explicit and place is CPU:
+            if explicit and place is CPU and tensor._origin is not None and (by_name or says_cpu(users_line())):
+                if stayed is tensor and not tensor.requires_grad:
+                    stayed = tensor.view_as(tensor)  # type: ignore[assignment]  # the given one has its own origin
+                stayed._origin = kept_on_cpu(tensor._origin, users_line(), self.stage.home)
+            elif explicit and place is CPU:
                 _, other = self.stage.cpus.get(id(asked or explicit), (None, None))
                 follows = following(stayed._origin, other)
                 stayed._origin = follows if other else sent_in_vain(stayed._origin, users_line())
@@ -247,12 +261,15 @@ class Disguise(TorchFunctionMode):
     def numpy(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
         _used(tensor)
-        if tensor._place is not CPU:
-            name = users_name(tensor) or "x"
-            detached = ".detach()" if tensor.requires_grad else ""
+        if call.kwargs.get("force"):
+            if tensor._place is not CPU:
+                self.stage.note("numpy waits for the device and brings values to the CPU")
+        elif tensor._place is not CPU:
+            name = handed_to_numpy(users_line().text) or users_name(tensor) or "x"
+            detached = ".detach()" if tensor.requires_grad and not name.endswith(".detach()") else ""
             remedy = f"{name}{detached}.cpu().numpy()"
             self.stage.find(users_line(), "numpy", "numpy cannot read the memory of a device", remedy)
-        elif tensor.requires_grad and not call.kwargs.get("force"):
+        elif tensor.requires_grad:
             said = "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
             self.stage.refuse(RuntimeError(said))
         elif tensor._fetched:
@@ -314,10 +331,32 @@ class Disguise(TorchFunctionMode):
         """Between devices: the gradient goes back to where the value came from."""
         index = 2 if call.func is Tensor.__setitem__ else 1
         tensor, value = call.args[0], call.args[index] if len(call.args) > index else None
+        if index == 2 and _puts(call.args[1]):
+            return call.done()
         if isinstance(tensor, StandIn) and isinstance(value, StandIn) and value._place is not tensor._place:
             sent = _Send.apply(value, tensor._place, value.dtype, None)  # type: ignore[no-untyped-call]
             call = call._replace(args=(*call.args[:index], sent, *call.args[index + 1 :]))
         return call.done()
+
+    def share(self, call: Call) -> Any:
+        """Memory that processes share, or memory of a device, which is: the same tensor."""
+        return call.args[0]
+
+    def by_address(self, call: Call) -> Any:
+        """torch's C++ reads and writes all tensors by their addresses, on the CPU."""
+        given = [each for each in leaves(call.args) if isinstance(each, StandIn)]
+        for each in given:
+            if each._place is not CPU:
+                why = f"{_name(call.func)} works on the CPU, and this is on {each._place}"
+                self.stage.on_the_host(each, why)
+        if not all(map(self.stage.knows, given)):
+            raise CannotGoOn(f"{_name(call.func)} reads values")
+        with off_stage():
+            behind = mapped(lambda each: each._behind if isinstance(each, StandIn) else each, call.args)
+            done = call.func(*behind, **call.kwargs)
+        by_id = {id(each._behind): each for each in given}
+        where = Made(CPU, factory(self.stage, _name(call.func), users_line()))
+        return mapped(lambda each: by_id[id(each)] if id(each) in by_id else self.stage.adopt(each, where), done)
 
     def ctc_loss(self, call: Call) -> Any:
         """Lengths and targets may be on the CPU: torch takes them to where the rest is."""
@@ -405,6 +444,15 @@ def hooks_overridden(stage: Stage) -> Iterator[None]:
         yield
 
 
+def _puts(index: Any) -> bool:
+    """Does an assignment with this index call index_put_, which takes no values from another device, and not copy_?"""
+    if isinstance(index, tuple):
+        return any(map(_puts, index))
+    if isinstance(index, Tensor):
+        return index.dim() > 0 or index.dtype in (torch.bool, torch.uint8)
+    return isinstance(index, list) or hasattr(index, "__array__")
+
+
 class _Send(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: StandIn, place: torch.device, dtype: torch.dtype, origin: Any) -> Tensor:
@@ -478,6 +526,16 @@ _ACTS: dict[Any, Callable[[Disguise, Call], Any]] = {
     **dict.fromkeys([Tensor.untyped_storage, Tensor.storage, Tensor.data_ptr], Disguise.memory),
     **dict.fromkeys([torch.ctc_loss, functional.ctc_loss], Disguise.ctc_loss),
     Tensor.pin_memory: Disguise.pin,
+    Tensor.share_memory_: Disguise.share,
+    **dict.fromkeys(
+        [
+            torch._sobol_engine_draw,
+            torch._sobol_engine_ff_,
+            torch._sobol_engine_initialize_state_,
+            torch._sobol_engine_scramble_,
+        ],
+        Disguise.by_address,
+    ),
     **dict.fromkeys([torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu], Disguise.over_packed),
     torch._VF._pad_packed_sequence: Disguise.over_packed,
 }

@@ -46,6 +46,8 @@ def files(company: Company, undo: Undo) -> Iterator[None]:
         patches.enter_context(patch.object(os, "stat", own.asked(os.stat)))
         for name in ("remove", "unlink"):
             patches.enter_context(patch.object(os, name, own.removing(getattr(os, name))))
+        for name in ("rename", "replace"):
+            patches.enter_context(patch.object(os, name, own.renaming(getattr(os, name))))
         safetensors = _safetensors()
         for name in ("_flatten", "_flatten_as_ptr", "serialize_file"):
             if hasattr(safetensors, name):
@@ -87,7 +89,7 @@ class _Files:
             path = _path_of(target)
             if path:
                 self._keep(path, content)
-            elif isinstance(target, io.BytesIO):
+            elif hasattr(target, "write"):
                 if content is None:
                     raise CannotGoOn("this saves values to memory")
                 target.write(content)
@@ -165,6 +167,16 @@ class _Files:
             self.written.pop(_path_of(path), None)  # what was saved before the step stays
 
         return removed
+
+    def renaming(self, rename: Callable[..., None]) -> Callable[..., None]:
+        def renamed(source: Any, target: Any, **options: Any) -> None:
+            saved = _path_of(source) if self.written and self.company.is_on_stage() else ""
+            if saved in self.written:
+                self._keep(_path_of(target), self.written.pop(saved))
+            else:
+                rename(source, target, **options)
+
+        return renamed
 
     def skipping(self, write: Callable[..., Any]) -> Callable[..., Any]:
         """safetensors reads tensors by their addresses."""

@@ -42,6 +42,8 @@ class Given:
         for name, each in named.items():
             if any(each is one for one in said) or not _is_data(each, names):
                 self.states[name] = each
+                if isinstance(each, list) and _is_average(each, names):
+                    self.assumed.append(f"{name}, a list of tensors of the parameters' shapes, is moved with the model")
             elif not isinstance(each, (Tensor, *_CONTAINERS)) and type(each) not in ATOMS and _has_tensors(each):
                 kind = type(each).__name__
                 self.assumed.append(
@@ -58,7 +60,7 @@ def _is_data(given: Any, names: set[Any]) -> bool:
 
 def _is_average(each: Any, names: set[Any]) -> bool:
     """A dict of tensors under the names of parameters, or a list of tensors of their shapes."""
-    if isinstance(each, (list, tuple)) and each and all(isinstance(one, Tensor) for one in each):
+    if isinstance(each, list) and each and all(isinstance(one, Tensor) for one in each):
         return tuple(tuple(one.shape) for one in each) in names
     if not isinstance(each, dict) or not each or not names:
         return False

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import process, reduction
+from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing import reductions
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
@@ -64,18 +65,31 @@ def dismiss(born: list[Any]) -> None:
 def _delivered(stage: Stage, each: Any) -> Any:
     if isinstance(each, Tensor):
         return _delivered_tensor(stage, each)
-    inside: Any = getattr(each, "__dict__", None)  # a batch of the user's own class
-    for name, value in list(inside.items()) if type(inside) is dict and not callable(each) else ():
-        if isinstance(value, Tensor):
-            inside[name] = _delivered_tensor(stage, value)
+    for holder in _holders(each, _DEEP):  # a batch of the user's own class, or of a library's
+        for name, value in list(holder.items()):
+            if isinstance(value, Tensor):
+                holder[name] = _delivered_tensor(stage, value, each)
     return each
 
 
-def _delivered_tensor(stage: Stage, tensor: Tensor) -> Tensor:
+def _holders(batch: Any, deep: int) -> Iterator[dict[Any, Any]]:
+    """The dicts in which an object keeps what it holds; of a graph batch the tensors are some way down."""
+    is_closed = isinstance(batch, (Tensor, nn.Module, FunctionType, type))
+    inside = batch if type(batch) is dict else getattr(batch, "__dict__", None)
+    if type(inside) is dict and not is_closed:
+        yield inside
+        for value in list(inside.values()) if deep else ():
+            yield from _holders(value, deep - 1)
+
+
+def _delivered_tensor(stage: Stage, tensor: Tensor, batch: Any = None) -> Tensor:
     standin = tensor if isinstance(tensor, StandIn) else stage.stand_in(tensor, CPU, None)
     if standin._place is CPU:
-        standin._origin = delivered_by_loader(standin, stage.home)
+        standin._origin = delivered_by_loader(stage, standin, batch)
     return standin
+
+
+_DEEP = 3
 
 
 def _behind_the_scene(function: Callable[..., Any]) -> Callable[..., Any]:

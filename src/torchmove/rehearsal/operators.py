@@ -77,10 +77,17 @@ _ROLES = {
     aten.empty.memory_format: "empty",
     aten._pack_padded_sequence.default: "pack",
     aten.detach.default: "detach",
+    **dict.fromkeys([aten.add.Tensor, aten.add_.Tensor, aten.clone.default], "add"),
     **dict.fromkeys([aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default], "weighed"),
 }
 # Kernels that the CPU has under a name of its own.
-_TOLD_AS = {"mkldnn_rnn_layer": "lstm", "mkldnn_rnn_layer_backward": "lstm_backward", "histogram": "histc"}
+_TOLD_AS = {
+    "mkldnn_rnn_layer": "lstm",
+    "mkldnn_rnn_layer_backward": "lstm_backward",
+    "histogram": "histc",
+    "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "scaled_dot_product_attention_backward",
+}
 # They may change the shape of what they write to, and have no tag that says so.
 _RESIZING = {
     aten.set_.source_Tensor,

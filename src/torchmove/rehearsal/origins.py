@@ -16,7 +16,7 @@ import types
 import weakref
 from collections.abc import Callable, Container, Iterator, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,13 @@ from torchmove.rehearsal.provenance import (
     Line,
     Origin,
     Provenance,
+    is_installed,
     module_being_built,
+    own_line,
     users_frames,
     users_line,
 )
 
-_GIVE = "give {} to the rehearsal, and to tm.move, too; or move it before"
 _TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
 _CLOSURE = "take the tensor as an argument, or send it there inside; or tm.move, which finds it"
 # A device by a variable or an attribute, and not by its name.
@@ -66,17 +67,25 @@ def given(path: _paths.Path, value: Any, tensor: Tensor, device: torch.device, r
     return _input(tensor, device, lambda: (_root_name(path), str(path)), value, root=root)
 
 
-def delivered(tensor: Tensor, device: torch.device) -> Origin:
-    """Of a tensor that a loader delivers."""
-    return _input(tensor, device, lambda: ("", ""), None, "the loader delivers it on cpu")
+def delivered(stage: Any, tensor: Tensor, batch: Any = None) -> Origin:
+    """Of a tensor that a loader delivers, by itself or in a batch that has a `to` of its own."""
+    if batch is None or not moves_itself(batch):
+        return _input(tensor, stage.home, lambda: ("", ""), None, "the loader delivers it on cpu")
+
+    def named() -> tuple[str, str]:
+        name = users_name(batch) or "batch"
+        return name, name
+
+    return _input(tensor, stage.home, named, batch, root=stage.root("batch", users_line()))
 
 
 def loaded_on_cpu(home: torch.device) -> Origin:
     """Of a tensor that torch.load or safetensors has put there."""
     line = users_line()
-    call = re.search(r"\b(?:\w+\.)*(load_file|safe_open)(?=\()", line.text)
-    remedy = f"{call[0]}(..., device={name_of(home)})" if call else f"torch.load(..., map_location={name_of(home)})"
-    return Origin(lambda _: Provenance("input", "it was loaded on cpu", remedy, line))
+    file = re.search(r"\b(?:\w+\.)*(load_file|safe_open)(?=\()", line.text)
+    remedy = f"{file[0]}(..., device={name_of(home)})" if file else f"torch.load(..., map_location={name_of(home)})"
+    by_name = re.search(r"""(map_location|device)\s*=\s*(torch\.device\()?["']cpu""", line.text)
+    return Origin(lambda _: Provenance("hard-coded" if by_name else "input", "it was loaded on cpu", remedy, line))
 
 
 def _root_name(path: _paths.Path) -> str:
@@ -93,11 +102,14 @@ def _input(
 ) -> Origin:
     def describe(origin: Origin) -> Provenance:
         root, path = known()
-        name = users_name(origin.tensor() if origin.tensor else None) or path
+        found = _users_variable(origin.tensor() if origin.tensor else None)
+        name = found.name if found else path
         if value is not None and moves_itself(value):
-            return Provenance("input", f"{name} is on cpu", f"{root} = {root}.to({name_of(device)})")
-        said = what or f"{name} is on cpu"
-        return Provenance("input", said, f"{name or 'x'} = {name or 'x'}.to({name_of(device)})")
+            return Provenance("input", f"{name} is on cpu", _moved_itself(root, name, value, device))
+        updated = re.match(r"(?:\w+\.)*update_bn\(.*(?=\)$)", users_line().text)
+        if updated and "device" not in updated[0]:
+            return Provenance("input", f"{name} is on cpu", f"{updated[0]}, device={name_of(device)})")
+        return Provenance("input", what or f"{name} is on cpu", _sent(found, name or "x", device))
 
     origin = Origin(describe, root)
     origin.tensor = weakref.ref(tensor)
@@ -109,16 +121,55 @@ def moves_itself(value: Any) -> bool:
     return not isinstance(value, Tensor) and callable(getattr(type(value), "to", None))
 
 
+def _moved_itself(root: str, name: str, value: Any, device: torch.device) -> str:
+    """What sends an object that has a `to` of its own; or the tensor that this has forgotten."""
+    inside = [each for each in getattr(value, "__dict__", {}).values() if isinstance(each, Tensor)]
+    if any(each.device == device for each in inside):
+        attribute = name.rpartition(".")[2]
+        return f"in {type(value).__name__}.to: self.{attribute} = self.{attribute}.to({name_of(device)})"
+    return f"{root} = {root}.to({name_of(device)})"
+
+
+class _Variable(NamedTuple):
+    """What the user's code calls a tensor: a variable, or an element of one."""
+
+    name: str
+    holder: Any = None  # of an element
+    before: str = ""  # the variable that has it
+    key: Any = None
+
+
 def users_name(tensor: Any) -> str:
-    """What the user's code calls a tensor: a variable, or an element of one. Looked for from the step inward."""
-    if tensor is None:
-        return ""
-    for frame in users_frames():
-        for name, value in _variables(frame).items():
-            end = _within(value, tensor)
-            if end is not None and name.isidentifier():
-                return f"{name}{end}"
-    return ""
+    found = _users_variable(tensor)
+    return found.name if found else ""
+
+
+def _users_variable(tensor: Any) -> _Variable | None:
+    """Looked for from the step inward, a variable of its own before an element of another."""
+    found: _Variable | None = None
+    for frame in users_frames() if tensor is not None else ():
+        variables = {name: value for name, value in _variables(frame).items() if name.isidentifier()}
+        own = next((name for name, value in variables.items() if value is tensor), None)
+        if own is not None:
+            return _Variable(own)
+        for name, value in variables.items() if found is None else ():
+            key = _key_within(value, tensor)
+            if key is not _NO_KEY:
+                found = found or _Variable(f"{name}{_shown(value, key)}", value, name, key)
+    return found
+
+
+def _sent(found: _Variable | None, name: str, device: torch.device) -> str:
+    """The assignment that sends a variable; a tuple has to be made anew."""
+    to = f".to({name_of(device)})"
+    if found is None or not isinstance(found.holder, tuple):
+        return f"{name} = {name}{to}"
+    before, key = found.before, found.key
+    fields = getattr(found.holder, "_fields", None)
+    if fields:
+        return f"{before} = {before}._replace({fields[key]}={name}{to})"
+    first, rest = (f"*{before}[:{key}], " if key else ""), f", *{before}[{key + 1}:]"
+    return f"{before} = ({first}{name}{to}{rest})"
 
 
 def _variables(frame: FrameType) -> dict[str, Any]:
@@ -130,17 +181,36 @@ def _variables(frame: FrameType) -> dict[str, Any]:
     return found
 
 
+_NO_KEY = object()
+
+
 def _within(value: Any, tensor: Any) -> str | None:
     if value is tensor:
         return ""
-    members: Iterator[tuple[str, Any]] = iter(())
+    key = _key_within(value, tensor)
+    return None if key is _NO_KEY else _shown(value, key)
+
+
+def _key_within(value: Any, tensor: Any) -> Any:
+    """The key, index or attribute under which a container has a tensor."""
+    members: Iterator[tuple[Any, Any]] = iter(())
     if isinstance(value, Mapping) and len(value) <= _MOST_MEMBERS:
-        members = ((f'["{key}"]' if type(key) is str else f"[{key!r}]", value[key]) for key in value)
+        members = ((key, value[key]) for key in value)
     elif isinstance(value, (list, tuple)) and len(value) <= _MOST_MEMBERS:
-        members = ((f"[{index}]", each) for index, each in enumerate(value))
+        members = enumerate(value)
     elif dataclasses.is_dataclass(value) or isinstance(value, types.SimpleNamespace):
-        members = ((f".{name}", each) for name, each in getattr(value, "__dict__", {}).items())
-    return next((end for end, each in members if each is tensor), None)
+        members = iter(getattr(value, "__dict__", {}).items())
+    return next((key for key, each in members if each is tensor), _NO_KEY)
+
+
+def _shown(holder: Any, key: Any) -> str:
+    """How an element is written."""
+    fields = getattr(holder, "_fields", None)
+    if isinstance(holder, tuple) and fields:
+        return f".{fields[key]}"
+    if isinstance(holder, (Mapping, list, tuple)):
+        return f'["{key}"]' if type(key) is str else f"[{key!r}]"
+    return f".{key}"
 
 
 # ---------------------------------------------------------------- made in the step
@@ -150,6 +220,9 @@ def factory(stage: Any, name: str, line: Line) -> Origin:
     """Of a tensor that was made in the step, and nobody said where; a module that is being built has one origin."""
     home = stage.home
     module, outside = module_being_built()
+    own = own_line() if is_installed(line.file) else None
+    if module is None and own is not None:
+        return Origin(lambda _: _made_inside(name, own, home, line), stage.root("factory", own, name))
     if module is None:
         return Origin(lambda _: _made(name, line, home), stage.root("factory", line, name))
     stage.built[id(module)] = module  # it lives as long as its id is a key
@@ -160,8 +233,33 @@ def _made(name: str, line: Line, home: torch.device) -> Provenance:
     converter = None if _call_in(line.text, {name}) else _call_in(line.text, _CONVERTERS)
     if converter is not None:  # torch.FloatTensor(2, 3) comes by as torch.empty
         return _converted(line, home)
+    call = _call_in(line.text, {name})
+    if call is not None and any(each.arg == "generator" for each in call.keywords):
+        # With device= the generator would be on the wrong one.
+        what = f"made on cpu by torch.{name} with a generator on cpu"
+        return Provenance("factory", what, f"{ast.get_source_segment(line.text, call)}.to({name_of(home)})", line)
+    if call is None and line.text and not _may_go_on(line.text):
+        return _made_inside(name, line, home)
     what = f"made on cpu by torch.{name} without device="
     return Provenance("factory", what, _with_device(line.text, name, home), line)
+
+
+def _made_inside(name: str, line: Line, home: torch.device, inner: Line | None = None) -> Provenance:
+    """By something of torch's or a library's that the line calls."""
+    where = f"in {inner}, which this line calls" if inner else "inside of what this line calls"
+    remedy = f"give what it calls a device, or tensors on {name_of(home)}; or send its result there"
+    return Provenance("factory", f"made on cpu by torch.{name} {where}", remedy, line)
+
+
+def _may_go_on(text: str) -> bool:
+    """A part of a statement of several lines: the call may be in another."""
+    for code in (text, f"{text}\n    pass", f"if True: pass\n{text}\n    pass"):
+        try:
+            ast.parse(code)
+        except SyntaxError:
+            continue
+        return False
+    return True
 
 
 def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) -> Provenance:
@@ -171,7 +269,8 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
     if contained:
         what = f"{kind}.{contained} is on cpu: a module in a container that Module.to does not look into"
         return Provenance("container", what, "nn.ModuleList or nn.ModuleDict; or tm.move, which finds it")
-    if any(each.device == home for each in module.parameters()):  # it was moved, and this stayed
+    devices = {each.device for each in module.parameters()}
+    if devices == {home}:  # it was moved, and this stayed
         name, end = _attribute_of(module, tensor)
         if end or not name:
             it = f"{kind}.{name}{end}" if name else f"a tensor of {kind}"
@@ -180,7 +279,7 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
         what = f"{kind}.{name} is on cpu: a plain attribute, not a buffer"
         return Provenance("attribute", what, _registered(name.rpartition(".")[2]))
     what = f"the module {kind} was built on cpu in the step and not moved"
-    return Provenance("factory", what, _module_moved(line.text, home), line)
+    return Provenance("factory", what, _module_moved(line.text, kind, home), line)
 
 
 def _contained_module(module: nn.Module, tensor: Any) -> str:
@@ -215,10 +314,12 @@ def _attribute_of(module: nn.Module, tensor: Any) -> tuple[str, str]:
     return "", ""
 
 
-def _module_moved(text: str, home: torch.device) -> str:
+def _module_moved(text: str, kind: str, home: torch.device) -> str:
     """The line, or the variable in it, with the module sent to the device."""
     try:
-        statement = ast.parse(text).body[0]
+        statements = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.stmt)]
+        makes = (each for each in statements if hasattr(each, "value") and _call_in(ast.unparse(each), {kind}))
+        statement = next(makes, None) or statements[0]
     except (SyntaxError, IndexError):
         return f"module = module.to({name_of(home)})"
     value = getattr(statement, "value", None)
@@ -281,14 +382,35 @@ def _called(node: ast.Call) -> str:
 def asked_for(stage: Any, place: torch.device, *, by_name: bool = False) -> Origin:
     """Of a tensor that was sent or made at a place that the line names or remembers."""
     line = users_line()
-    return Origin(lambda _: _asked_for(place, line, by_name), stage.root("asked", place, line))
+    return Origin(lambda _: _asked_for(place, line, by_name, stage.home), stage.root("asked", place, line))
 
 
-def _asked_for(place: torch.device, line: Line, by_name: bool) -> Provenance:
+def _asked_for(place: torch.device, line: Line, by_name: bool, home: torch.device) -> Provenance:
     if not by_name and _REMEMBERED.search(line.text):
         what = f"it was put on {place}, the device that this line remembers"
         return Provenance("stale-device", what, _TAKE_THE_DEVICE, line)
-    return Provenance("hard-coded", f"it was put on {place} by name", "use the device of the other tensors", line)
+    return Provenance("hard-coded", f"it was put on {place} by name", _renamed(line.text, place, home), line)
+
+
+def _renamed(text: str, place: torch.device, home: torch.device) -> str:
+    """The line without the device that it names."""
+    changed = text.partition("  #")[0].strip()
+    if place.type == "cpu":
+        changed = changed.replace(".cpu()", "")
+    changed = re.sub(rf"""(["']){place.type}(:{place.index})?\1""", name_of(home), changed)
+    return changed if changed != text else "use the device of the other tensors"
+
+
+def handed_to_numpy(text: str) -> str:
+    """The expression whose `.numpy()` a line asks for."""
+    for code in (text, f"{text}\n    pass", text.rstrip(",")):
+        try:
+            tree = ast.parse(code)
+        except SyntaxError:
+            continue
+        asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "numpy"]
+        return ast.unparse(asked[0].value) if len(asked) == 1 else ""
+    return ""
 
 
 def following(origin: Origin | None, other: Origin | None) -> Origin | None:
@@ -298,6 +420,17 @@ def following(origin: Origin | None, other: Origin | None) -> Origin | None:
     follows = Origin(lambda _: other.described(), other)
     follows.tensor = other.tensor
     return follows
+
+
+def says_cpu(line: Line) -> bool:
+    """Is the CPU named where a tensor is sent: `.to("cpu")`?"""
+    return re.search(r"""\.to\(\s*(torch\.device\(\s*)?["']cpu["']""", line.text) is not None
+
+
+def kept_on_cpu(origin: Origin, line: Line, home: torch.device) -> Origin:
+    """Of a tensor that was on the CPU and was sent there by name."""
+    there = _renamed(line.text.replace(".cpu()", f".to({name_of(home)})"), torch.device("cpu"), home)
+    return Origin(lambda _: Provenance("hard-coded", "it was put on cpu by name", there, line), origin)
 
 
 def sent_in_vain(origin: Origin | None, line: Line) -> Origin | None:
@@ -316,12 +449,16 @@ def thrown_away(origin: Origin | None, lines: list[Line], home: torch.device) ->
     """`lines`: the user's lines that led to the sending, inward first."""
     what = "the result of .to() was thrown away, and .to() changes nothing in place"
     tensor = origin.tensor() if origin is not None and origin.tensor is not None else None
-    name = users_name(tensor) or "x"
+    found = _users_variable(tensor)
+    name = found.name if found else "x"
+    is_in_a_tuple = found is not None and isinstance(found.holder, tuple)
     for line in lines:
         sent = _sent_by(line.text)
-        if sent and (name == "x" or name.startswith(sent)):  # else `sent` is the variable of a loop
+        if (
+            sent and not is_in_a_tuple and (name == "x" or name.startswith(sent))
+        ):  # else `sent` is the variable of a loop
             return Provenance("thrown-away", what, f"{sent} = {_without_comment(line.text)}", line)
-    return Provenance("thrown-away", what, f"{name} = {name}.to({name_of(home)})", lines[0] if lines else None)
+    return Provenance("thrown-away", what, _sent(found, name, home), lines[0] if lines else None)
 
 
 def _without_comment(text: str) -> str:
@@ -366,7 +503,15 @@ def _outside(tensor: Tensor, home: torch.device) -> Provenance:
         return Provenance(
             "input", f"{name or 'it'} was made on cpu", f"{name or 'x'} = {name or 'x'}.to({name_of(home)})"
         )
-    return Provenance("loss", f"{name or 'it'} belongs to none of the given objects", _GIVE.format(name or "it"))
+    return Provenance("loss", f"{name or 'it'} belongs to none of the given objects", _before(name, tensor, home))
+
+
+def _before(name: str, value: Any, home: torch.device) -> str:
+    """What sends an object to the device before the step."""
+    if not name:
+        return f"send it to {name_of(home)} where it is made; or give what holds it to tm.move, and to the rehearsal"
+    sent = f"{name} = {name}.to({name_of(home)})" if hasattr(value, "to") else f"send {name} to {name_of(home)}"
+    return f"{sent} before the step; or give {name} to tm.move, and to the rehearsal"
 
 
 def _is_kept(holder: object) -> bool:
@@ -412,10 +557,12 @@ class Belongings:
         steps = list(path.steps())
         shown = readable(path, self.roots)
         if steps[0].what in self.outside:
+            if any(step.how is _paths.REFERENT for step in steps):
+                name = steps[0].what
+                return Provenance("cache", f"the cache of {name} has it, on cpu", f"{name}.cache_clear()")
             kind = "cache" if _is_cached(steps) else "loss"
-            return Provenance(
-                kind, f"{shown} is on cpu: it belongs to none of the given objects", _GIVE.format(steps[0].what)
-            )
+            remedy = _before(steps[0].what, self.roots.get(steps[0].what), self.home)
+            return Provenance(kind, f"{shown} is on cpu: it belongs to none of the given objects", remedy)
         if role == "state":
             what = f"{shown} is on cpu: Module.to does not see optimizers"
             return Provenance("optimizer", what, f"tm.move(model, optimizer, to={name_of(self.home)})")

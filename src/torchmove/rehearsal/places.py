@@ -17,6 +17,7 @@ Stray = StandIn | Itself
 _BETWEEN = {aten.copy_, aten._to_copy, aten._copy_from, aten._foreach_copy_, aten.set_data}
 # Their later tensors are lengths or sizes, which the CPU reads.
 _FIRST_ONLY = {aten._pack_padded_sequence, aten._pad_packed_sequence, aten._ctc_loss, aten.tensor_split}
+_FILLING = {aten.fill_, aten.fill}
 _STRICT = {aten.cat, aten.stack, aten._stack}  # not even a number may be elsewhere
 _INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 
@@ -26,10 +27,12 @@ def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.d
     packet = func.overloadpacket
     if packet in _BETWEEN:
         return []
+    if packet in _FILLING and len(args) > 1 and getattr(args[1], "dim", lambda: 1)() == 0:
+        return []  # reads the number
     if packet in _FIRST_ONLY:
         return _apart(leaves(args[:1]), home)
     if packet in _INDEXING:
-        return _index_strays(args, home)
+        return _index_strays(packet, args, home)
     name = packet.__name__
     if name.startswith(("_foreach_", "_fused_")):
         return _column_strays(args, kwargs, home, strict=name.startswith("_fused_"))
@@ -52,9 +55,11 @@ def _apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, wr
     return [each for each in weighty if each._place != target]
 
 
-def _index_strays(args: Sequence[Any], home: torch.device) -> list[Stray]:
-    """Indices may be on the CPU; where the indexed tensor is there, they must be."""
+def _index_strays(packet: Any, args: Sequence[Any], home: torch.device) -> list[Stray]:
+    """Indices may be on the CPU. To read a tensor there, they must be; to write to it, torch sends them there."""
     source, indices, *values = args
+    if packet not in (aten.index, aten._unsafe_index):
+        return _apart([source, *values[:1]], home)
     found = [each for each in leaves(indices) if isinstance(each, Stray)]
     indexed = source._place if isinstance(source, Stray) else CPU
     wrong = [each for each in found if each._place not in (indexed, CPU)]

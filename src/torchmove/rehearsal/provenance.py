@@ -84,6 +84,13 @@ def users_line() -> Line:
     return NOWHERE if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
 
+def own_line() -> Line | None:
+    """The innermost line of code that is not installed either: the user's own."""
+    files = (frame for frame in _frames(sys._getframe(1)) if calls_torch(frame.f_code.co_filename))
+    frame = next((each for each in files if not is_installed(each.f_code.co_filename)), None)
+    return None if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
+
+
 def users_lines(most: int) -> list[Line]:
     """The innermost lines of the user's code, inward first."""
     frames = (frame for frame in _frames(sys._getframe(1)) if calls_torch(frame.f_code.co_filename))
@@ -125,8 +132,8 @@ def module_being_built() -> tuple[nn.Module | None, Line]:
     """The outermost module whose `__init__` is running, and the user's line that makes it."""
     found, line = None, NOWHERE
     for frame in _frames(sys._getframe(1)):
-        if frame.f_code.co_name == "__init__" and frame.f_code.co_varnames[:1] == ("self",):
-            built = frame.f_locals.get("self")
+        if frame.f_code.co_name == "__init__" and frame.f_code.co_argcount:
+            built = frame.f_locals.get(frame.f_code.co_varnames[0])
             if isinstance(built, nn.Module):
                 found, line = built, NOWHERE
         elif found is not None and line is NOWHERE and calls_torch(frame.f_code.co_filename):
@@ -172,10 +179,11 @@ def is_ours(file: str) -> bool:
 
 
 def users_line_of(error: BaseException) -> Line:
-    """The user's innermost line on the way to an error."""
+    """The user's own innermost line on the way to an error; else that of a library."""
     found, step = NOWHERE, error.__traceback__
     while step is not None:
-        if calls_torch(step.tb_frame.f_code.co_filename):
-            found = Line(step.tb_frame.f_code.co_filename, step.tb_lineno)
+        file = step.tb_frame.f_code.co_filename
+        if calls_torch(file) and (found is NOWHERE or is_installed(found.file) or not is_installed(file)):
+            found = Line(file, step.tb_lineno)
         step = step.tb_next
     return found

@@ -14,7 +14,7 @@ _NOTES = {"synchronises", "decided"}
 _ENDINGS = {"error", "dtype"}  # the kinds of what ends a step: `stopped` says the same
 _UNFINISHED = {
     "error": "the step raised an error, which is not about devices",
-    "device": "the device cannot do this",
+    "device": "an error about devices",
     "limit": "a limit of the rehearsal, not an error of the step",
     "refused": "the step was not run",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import re
 import sys
 import threading
@@ -37,7 +38,7 @@ from torchmove.rehearsal.memento import remember, remember_generators, remember_
 from torchmove.rehearsal.origins import Belongings, name_of, thrown_away
 from torchmove.rehearsal.plain import plainly
 from torchmove.rehearsal.precision import mixed_precision
-from torchmove.rehearsal.provenance import Line, Origin, Provenance, is_installed, is_ours, users_line_of
+from torchmove.rehearsal.provenance import Line, Origin, Provenance, is_installed, is_ours, own_line, users_line_of
 from torchmove.rehearsal.result import Finding, Rehearsal
 from torchmove.rehearsal.scene import dress, set_up
 from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, NotOnDevice, Stage, off_stage
@@ -45,7 +46,7 @@ from torchmove.rehearsal.standin import CPU, StandIn, place_of
 from torchmove.rehearsal.surroundings import Surroundings
 from torchmove.rehearsal.threads import Company
 from torchmove.rehearsal.tracing import nothing_traced
-from torchmove.report import readable_bytes
+from torchmove.report import listed, readable_bytes
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["auto", "shapes", "real"]
@@ -62,7 +63,9 @@ _SMALL = 64 << 20  # a state with its data up to this is rehearsed with real val
 _OF_THE_SIMULATION = re.compile(
     r"data pointer|data_ptr|(have|has no|without) storage|not allocated yet|StandIn|torch_dispatch|meta tensor"
     r"|[Ii]nference tensor|version_counter|Python key|functorch|swap_tensor|_make_wrapper"
+    r"|already associated to a python object"
 )
+_ENDS = (SystemExit, KeyboardInterrupt)
 _TORCHS_ERRORS = (RuntimeError, NotImplementedError, TypeError, AttributeError)
 _CALLS = {Disguise.__torch_function__.__code__, Call.done.__code__}
 _one_at_a_time = threading.Lock()
@@ -444,14 +447,39 @@ class _Rehearsing:
             self.find(users_line_of(error), "dtype", str(error), error.remedy)
         elif self.is_the_simulations(error):
             remedy = _LEAVE_OUT if self.stage.real else "rehearse with data='real', on the command line --data real"
+            cause = next((each for each in _chain(error) if _OF_THE_SIMULATION.search(str(each))), error)
+            if cause is not error:
+                words = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}".replace(
+                    "StandIn", "Tensor"
+                )
             self.stop(error, "limit", f"the simulation does not have what is needed here: {words}", remedy)
+        elif self.is_about_devices(error):
+            remedy = "see the finding above; the step goes no further"
+            self.stop(error, "device", words, remedy)
         else:
+            if self.stage.not_written:
+                files = listed(sorted(self.stage.not_written))
+                words += f" (a rehearsal does not write what the step saves, here {files})"
             remedy = "not a device error; correct this first" + (
                 "" if self.options.confirm_errors else " (confirm_errors=True tries the step without the simulation)"
             )
             self.stop(error, "error", words, remedy)
             line = users_line_of(error)
             self.find(line, "error", words, remedy)
+
+    def is_about_devices(self, error: BaseException) -> bool:
+        """Did a library refuse tensors on two devices by a check of its own? Reports what is on the CPU there."""
+        said, last = str(error), error.__traceback__
+        if isinstance(error, _ENDS) or self.home.type not in said or not ("device" in said or "cpu" in said):
+            return False
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        given = {} if last is None else _compared(last)
+        strays = [each for each in given.values() if each._place is CPU and each._origin is not None]
+        before = len(self.findings)
+        for stray in strays if len({each._place for each in given.values()}) > 1 else ():
+            self.tell(stray, last.tb_frame.f_code.co_name, users_line_of(error))  # type: ignore[union-attr]
+        return len(self.findings) > before
 
     def is_the_simulations(self, error: BaseException) -> bool:
         """Was an error raised because of what a stand-in is, and not by what the step does?"""
@@ -462,8 +490,8 @@ class _Rehearsing:
             return True  # a library reads a file that was not written
         if isinstance(error, TypeError) and "unsupported operand" in str(error):
             return False
-        if isinstance(error, _TORCHS_ERRORS) and _OF_THE_SIMULATION.search(str(error)):
-            return True
+        if any(isinstance(each, _TORCHS_ERRORS) and _OF_THE_SIMULATION.search(str(each)) for each in _chain(error)):
+            return True  # a library may have raised one of its own from it
         last = error.__traceback__
         while last is not None and last.tb_next is not None:
             last = last.tb_next
@@ -494,13 +522,12 @@ class _Rehearsing:
         error = plainly(self.step, self.objects, self.named, self.home)
         same = error is not None
         self.ending = "error" if same else "limit"
-        words = (
-            f"without the simulation, on the CPU, it fails as well: {type(error).__name__}"
-            if same
-            else "without the simulation, on the CPU, the step runs: the simulation is the cause, not the step"
-        )
-        self.stopped += f"\n      {words}"
-        if not same:
+        if same:
+            self.stopped += f"\n      without the simulation, on the CPU, it fails as well: {type(error).__name__}"
+        else:
+            words = self.stopped.partition("\n      Fix: ")[0]
+            why = "without the simulation, on the CPU, the step runs: the simulation is the cause, not the step"
+            self.stopped = f"{words}\n      {why}\n      Fix: {_LEAVE_OUT}"
             self.findings = {key: each for key, each in self.findings.items() if each.kind != "error"}
 
     def tell(self, stray: Any, operation: str, line: Line) -> None:
@@ -530,6 +557,9 @@ class _Rehearsing:
                 origin.root.reported = found
 
     def find(self, line: Line, kind: str, why: str, remedy: str) -> Finding:
+        own = own_line() if is_installed(line.file) else None
+        if own is not None:  # a library's line says less to the user than the one that calls it
+            line, why = own, f"{why}, in {line}"
         found = Finding(line.file, line.number, kind, line.text, why, remedy)
         cause = "" if kind == "numpy" else remedy  # of a list of tensors, the first
         return self.findings.setdefault((line.file, line.number, kind, cause), found)
@@ -543,6 +573,20 @@ class _Rehearsing:
                 for value in state.values():
                     if isinstance(value, StandIn):
                         self.stage.meter.mark(value._behind, "optimizer")
+
+
+def _compared(raised: types.TracebackType) -> dict[str, StandIn]:
+    """The tensors of a function that raised an error: those that the test before it names, if that names any."""
+    tensors = {name: each for name, each in raised.tb_frame.f_locals.items() if type(each) is StandIn}
+    words: set[str] = set()
+    for number in range(raised.tb_lineno, max(0, raised.tb_lineno - 8), -1):
+        line = linecache.getline(raised.tb_frame.f_code.co_filename, number)
+        words |= {*re.findall(r"\w+", line)}
+        if line.lstrip().startswith(("if ", "elif ", "assert ")):
+            break
+    else:
+        return tensors
+    return {name: each for name, each in tensors.items() if name in words} or tensors
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

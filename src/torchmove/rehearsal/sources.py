@@ -103,10 +103,16 @@ class Source:
         if not isinstance(base, ast.Name) or not isinstance(value, ast.Call):
             return
         sent = Assigned(value, tests, scope, owner, is_sent=True)
-        if base.id != "self":
+        if not self._is_self(base.id, scope):
             self.names[scope, base.id].append(sent)
         elif last:
             self.attributes[last].append(sent)
+
+    def _is_self(self, name: str, scope: str) -> bool:
+        """Is it the first parameter of a method, by whatever name?"""
+        function = self.functions.get(scope)
+        parameters = [] if function is None or "." not in scope else parameters_of(function)
+        return name == "self" or (parameters[:1] == [name] and not scope.split(".")[-2].startswith("<"))
 
     def _assign(self, target: ast.expr, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         if isinstance(target, ast.Name):
@@ -115,7 +121,7 @@ class Source:
             if owner and scope.split(".")[-1] == owner:
                 self.attributes[target.id].append(assigned)
         elif isinstance(target, ast.Attribute):
-            is_own = isinstance(target.value, ast.Name) and target.value.id == "self"
+            is_own = isinstance(target.value, ast.Name) and self._is_self(target.value.id, scope)
             self.attributes[target.attr].append(Assigned(value, tests, scope, owner if is_own else ""))
         elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
             self.attributes[str(target.slice.value)].append(Assigned(value, tests, scope))
@@ -136,6 +142,10 @@ class Source:
     def _read_call(self, node: ast.Call, scope: str) -> None:
         name = called(node)
         self.calls[name].append((node, scope))
+        if name in ("register_buffer", "register_parameter") and len(node.args) > 1:
+            attribute, owner = node.args[0], scope.split(".")[-2:-1]
+            if isinstance(attribute, ast.Constant):
+                self.attributes[str(attribute.value)].append(Assigned(node.args[1], (), scope, "".join(owner)))
         if name in ("rehearse", "assert_movable"):
             self._note_step(node.args, scope)
         keywords = {each.arg: each.value for each in node.keywords if each.arg}
@@ -145,7 +155,6 @@ class Source:
         elif name in ("SimpleNamespace", "Namespace", "dict"):
             for key, value in keywords.items():
                 self.attributes[key].append(Assigned(value, (), scope))
-
 
     def _note_step(self, step_and_arguments: list[ast.expr], scope: str) -> None:
         """A step that is rehearsed with these arguments: as good as a call."""
@@ -335,7 +344,11 @@ class Reasons:
         if isinstance(node, ast.Name):
             scope = where.scope if source.names.get((where.scope, node.id)) else ""
             others = [each for each in source.names.get((scope, node.id), ()) if each.value is not where.value]
+            if scope == where.scope:  # a variable was sent before it was read, or it was not yet
+                others = [each for each in others if each.value.lineno <= where.value.lineno]
             return self.sent(source, others, deep + 1)
+        if isinstance(node, _COMPREHENSIONS) and _ends_on_the_host(getattr(node, "elt", getattr(node, "value", None))):
+            return None
         if isinstance(node, ast.IfExp):
             where = where._replace(tests=(*where.tests, node.test))
         inside = (each for each in ast.iter_child_nodes(node) if each is not getattr(node, "test", None))
@@ -360,8 +373,8 @@ class Reasons:
         if found is not None or (asked and name in ("to", "type")):
             return found
         inside: list[ast.expr] = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        if inside or name in ("Variable", "Parameter"):
-            inside += node.args
+        if inside or name in ("Variable", "Parameter") or name.endswith("Loss"):
+            inside += [*node.args, *(keyword.value for keyword in node.keywords if name.endswith("Loss"))]
         return next(filter(None, (self._placed(source, each, where, deep + 1) for each in inside)), None)
 
     def _returned_there(self, source: Source, name: str, deep: int) -> Line | None:
@@ -394,6 +407,18 @@ def _brings_back(assigned: Assigned) -> bool:
         return False
     by_name = called(value) == "to" and [ast.unparse(each) for each in value.args[:1]] == ["'cpu'"]
     return called(value) in _TO_THE_HOST or by_name
+
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+def _ends_on_the_host(node: ast.AST | None) -> bool:
+    """`p.detach().cpu().clone()`"""
+    while isinstance(node, (ast.Call, ast.Attribute)):
+        if isinstance(node, ast.Attribute) and node.attr in _TO_THE_HOST:
+            return True
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return False
 
 
 def _is_librarys(source: Source, name: str) -> bool:

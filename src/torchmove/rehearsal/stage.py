@@ -252,6 +252,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.adopt(args[0], Made(CPU, converted(self)) if self.now.making is None else None)
         given: list[Any] = []
         behind = self._opened(args, given)
+        if about.role in ("detach", "add"):
+            _bring_back(given)
         named = {name: self._opened((each,), given)[0] for name, each in kwargs.items()} if kwargs else kwargs
         if about.role == "empty" and self._is_made_inside(func, args, kwargs):
             return self.made_inside(func, args, kwargs)
@@ -554,6 +556,16 @@ def _origin_of(given: list[Any]) -> Origin | None:
 
 def _is_inference(each: Any) -> bool:
     return type(each) is StandIn and each.is_inference()
+
+
+def _bring_back(given: list[Any]) -> None:
+    """The gradient of a number on the CPU goes there, as autograd takes it to its leaf."""
+    node = torch._C._current_autograd_node()
+    leaf = getattr(node, "variable", None)
+    if type(leaf) is StandIn and leaf._place is CPU and leaf.dim() == 0:
+        for each in given:
+            if each.dim() == 0:
+                each._place = CPU
 
 
 def _accumulates() -> bool:

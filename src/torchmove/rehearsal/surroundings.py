@@ -53,6 +53,7 @@ class Surroundings:
     def _read(self, function: Any) -> None:
         if not isinstance(function, types.FunctionType) or not self._is_new(function):
             return
+        self._todo.append(getattr(function, "__wrapped__", None))  # under a decorator of torch's, such as no_grad
         code, around = function.__code__, function.__globals__
         if not is_users(code.co_filename):
             return

@@ -1,0 +1,170 @@
+"""The remedy of a finding can be pasted, and mends it."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+import torch
+
+import torchmove as tm
+
+BEFORE = """
+import collections
+import functools
+import torch
+from torch import nn
+from torch.optim.swa_utils import update_bn
+
+Pair = collections.namedtuple("Pair", "image caption")
+
+class Graph:
+    def __init__(self, x, b):
+        self.x, self.b = x, b
+    def to(self, device):
+        self.x = self.x.to(device)
+        return self
+
+class Block(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.first, s.second = nn.Linear(4, 4), nn.LayerNorm(4)
+    def forward(s, x):
+        return s.second(s.first(x))
+
+@functools.lru_cache
+def table():
+    return torch.ones(4)
+
+W = torch.randn(4, 4)
+LIST = [torch.randn(4, 4)]
+"""
+X = torch.ones(3, 4)
+# The body of a step(net, x), what else it is called with, and the remedies that are found.
+FOUND = {
+    "an element of a tuple under its own name": (
+        "a, b = batch\n    net(a)",
+        lambda: (X, X),
+        ['a = a.to("cuda")'],
+    ),
+    "an element of a tuple": (
+        "net(batch[1])",
+        lambda: (X.clone(), X, X.clone()),
+        ['batch = (*batch[:1], batch[1].to("cuda"), *batch[2:])'],
+    ),
+    "the first of a tuple": ("net(batch[0])", lambda: (X, X), ['batch = (batch[0].to("cuda"), *batch[1:])']),
+    "a field of a namedtuple": (
+        "net(batch.image)",
+        lambda: SPACE["Pair"](X, X),
+        ['batch = batch._replace(image=batch.image.to("cuda"))'],
+    ),
+    "a `to` that forgets": (
+        'batch = batch.to("cuda")\n    net(batch.x) + batch.b',
+        lambda: SPACE["Graph"](X, torch.ones(3, 4)),
+        ['in Graph.to: self.b = self.b.to("cuda")'],
+    ),
+    "kept on the CPU": ('net(batch.to("cpu"))', lambda: X, ['net(batch.to("cuda"))']),
+    "fetched": ('y = net(batch.to("cuda")).cpu()\n    net(y)', lambda: X, ['y = net(batch.to("cuda"))']),
+    "the second of two modules": (
+        'a = Block().to("cuda"); b = nn.LayerNorm(4)\n    b(a(batch.to("cuda")))',
+        lambda: X,
+        ['b = b.to("cuda")'],
+    ),
+    "a module of modules": ('m = Block(); m(batch.to("cuda"))', lambda: X, ['m = m.to("cuda")']),
+    "a generator": (
+        'g = torch.Generator()\n    net(batch.to("cuda") + torch.randn(3, 4, generator=g))',
+        lambda: X,
+        ['torch.randn(3, 4, generator=g).to("cuda")'],
+    ),
+    "numpy of an expression": (
+        'x = batch.to("cuda")\n    (net(x) / 2).detach().numpy()',
+        lambda: X,
+        ["(net(x) / 2).detach().cpu().numpy()"],
+    ),
+    "an average of statistics": (
+        'update_bn(batch, nn.BatchNorm1d(4).to("cuda"))\n    net(torch.ones(3, 4, device="cuda"))',
+        lambda: [(X, 0), (X, 1)],
+        ["update_bn(batch, nn.BatchNorm1d(4).to(\"cuda\"), device=\"cuda\")"],
+    ),
+    "a cache": ('net(batch.to("cuda")) + table()', lambda: X, ["table.cache_clear()"]),
+    "a global": (
+        'net(batch.to("cuda")) @ W',
+        lambda: X,
+        ['W = W.to("cuda") before the step; or give W to tm.move, and to the rehearsal'],
+    ),
+    "a list of the module's": (
+        'net(batch.to("cuda")) @ LIST[0]',
+        lambda: X,
+        ['send LIST to "cuda" before the step; or give LIST to tm.move, and to the rehearsal'],
+    ),
+}  # fmt: skip
+SPACE: dict = {"__name__": "remedies"}
+exec(compile(BEFORE, "remedies.py", "exec"), SPACE)
+SPACE["table"]()  # what is cached was made before
+
+
+def step_of(body):
+    text = f"{BEFORE}\ndef step(net, batch):\n    {body}\n"
+    linecache.cache["remedies.py"] = (len(text), None, text.splitlines(keepends=True), "remedies.py")
+    space = dict(SPACE)
+    exec(compile(text, "remedies.py", "exec"), space)
+    space["table"]()
+    return space["step"]
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_remedy_is_what_mends_it(name):
+    body, batch, remedies = FOUND[name]
+    found = tm.rehearse(step_of(body), torch.nn.Linear(4, 4), batch())
+    assert [each.remedy for each in found.failing] == remedies, str(found)
+
+
+@pytest.mark.parametrize("name", ["an element of a tuple", "the first of a tuple", "a field of a namedtuple"])
+def test_pasted_before_the_line_it_mends_it(name):
+    body, batch, (remedy,) = FOUND[name]
+    assert tm.rehearse(step_of(f"{remedy}\n    {body}"), torch.nn.Linear(4, 4), batch())
+
+
+@pytest.mark.parametrize("name", ["kept on the CPU", "numpy of an expression"])
+def test_pasted_in_its_place_it_mends_it(name):
+    body, batch, (remedy,) = FOUND[name]
+    *before, _ = body.split("\n    ")
+    assert tm.rehearse(step_of("\n    ".join([*before, remedy])), torch.nn.Linear(4, 4), batch())
+
+
+def test_a_tensor_that_a_library_refuses_is_found():
+    def checks(*tensors):
+        if len({each.device for each in tensors}) > 1:
+            raise ValueError(f"tensors on one device, please, and not on {[str(each.device) for each in tensors]}")
+
+    def step(net, x):
+        here = net(x.to("cuda"))
+        other = torch.ones(3)
+        checks(here, other)
+
+    found = tm.rehearse(step, torch.nn.Linear(4, 4), X)
+    assert not found
+    assert found.ending == "error"  # that was no tensor of the frame that raised
+
+    def own(net, x):
+        here, other = net(x.to("cuda")), torch.ones(3)
+        if here.device != other.device:
+            raise ValueError(f"here is on {here.device} and the other on {other.device}")
+
+    found = tm.rehearse(own, torch.nn.Linear(4, 4), X)
+    assert (found.ending, [each.remedy for each in found.failing]) == ("device", ['torch.ones(3, device="cuda")'])
+
+
+def test_what_a_library_wraps_around_a_limit_is_a_limit():
+    class Image(torch.Tensor):
+        pass
+
+    def step(net, x):
+        try:
+            net(x.to("cuda")).as_subclass(Image)
+        except RuntimeError as error:
+            raise ValueError("could not transform") from error
+
+    found = tm.rehearse(step, torch.nn.Linear(4, 4), X)
+    assert found.ending == "limit"
+    assert "associated to a python object" in found.stopped
