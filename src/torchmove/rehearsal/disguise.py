@@ -381,6 +381,13 @@ class Disguise(TorchFunctionMode):
             values = indices._behind.tolist()
         return Call(call.func, (tensor, values, *rest), call.kwargs).done()
 
+    def unravel_index(self, call: Call) -> Any:
+        """torch's Python makes tensors of the sizes on the device of the indices, by torch.tensor."""
+        given = {**dict(zip(("indices", "shape"), call.args, strict=False)), **call.kwargs}
+        with self:
+            coordinates: Tensor = torch.functional._unravel_index(**given)
+        return coordinates.unbind(-1)
+
     def memory(self, call: Call) -> Any:
         """Addresses are those of what is behind: to tell storages apart, and safe to read."""
         if not self.stage.knows(call.args[0]):
@@ -520,6 +527,7 @@ _ACTS: dict[Any, Callable[[Disguise, Call], Any]] = {
     Tensor.grad.__set__: Disguise.set_grad,  # type: ignore[union-attr]
     **dict.fromkeys([Tensor.copy_, Tensor.__setitem__], Disguise.write),
     **dict.fromkeys([torch.tensor_split, Tensor.tensor_split], Disguise.tensor_split),
+    torch.unravel_index: Disguise.unravel_index,
     Tensor.__dlpack__: Disguise.dlpack,
     torch._C._nn._parse_to: Disguise.parse_to,
     **dict.fromkeys([Tensor.resize_, Tensor.resize_as_], Disguise.resize),

@@ -15,10 +15,30 @@ Stray = StandIn | Itself
 
 # These copy from one device to another.
 _BETWEEN = {aten.copy_, aten._to_copy, aten._copy_from, aten._foreach_copy_, aten.set_data}
+_BETWEEN |= {aten.diagonal_scatter, aten.select_scatter, aten.slice_scatter, aten.as_strided_scatter}
 # Their later tensors are lengths or sizes, which the CPU reads.
 _FIRST_ONLY = {aten._pack_padded_sequence, aten._pad_packed_sequence, aten._ctc_loss, aten.tensor_split}
 _FILLING = {aten.fill_, aten.fill}
-_STRICT = {aten.cat, aten.stack, aten._stack}  # not even a number may be elsewhere
+# A number, which is a tensor without dimensions, may be on the CPU beside tensors of a GPU where torch works element by
+# element: for all operators that torch tags as pointwise but these, and for a few that it does not tag.
+_STRICT = {
+    *(aten.addcdiv, aten.addcdiv_, aten.equal, aten.complex, aten.polar, aten.logaddexp, aten.logaddexp2),
+    *(aten.clamp, aten.clamp_, aten.clamp_min, aten.clamp_min_, aten.clamp_max, aten.clamp_max_),
+    *(aten.nextafter, aten.nextafter_, aten.gcd, aten.gcd_, aten.lcm, aten.lcm_),
+    *(aten.igamma, aten.igamma_, aten.igammac, aten.igammac_),
+    *(aten.gelu_backward, aten.logit_backward, aten.sigmoid_backward, aten.tanh_backward, aten.threshold_backward),
+    aten.native_dropout_backward,
+}
+_LENIENT = {
+    *(aten.mse_loss, aten.smooth_l1_loss, aten.binary_cross_entropy, aten.bernoulli, aten.bernoulli_),
+    *(aten.rsub, aten.floor_divide, aten.floor_divide_, aten.copysign_, aten.heaviside_),
+    *(aten.eq_, aten.ne_, aten.lt_, aten.le_, aten.gt_, aten.ge_, aten.__irshift__, aten.__ilshift__),
+}
+# The only argument of these that may be such a number, by its position.
+_NUMBER_AT = {
+    **dict.fromkeys([aten.masked_fill, aten.masked_fill_, aten.addcmul, aten.addcmul_], 2),
+    **dict.fromkeys([aten.index_fill, aten.index_fill_], 3),
+}
 _INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 
 
@@ -36,10 +56,25 @@ def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.d
     name = packet.__name__
     if name.startswith(("_foreach_", "_fused_")):
         return _column_strays(args, kwargs, home, strict=name.startswith("_fused_"))
-    if packet in _STRICT:
-        return _apart(leaves(args), home, strict=True)
+    if packet in _NUMBER_AT:
+        return _apart(_without_number(args, _NUMBER_AT[packet]), home, strict=True)
     written = args[0] if args and name.endswith("_") and not name.startswith("_") else None
-    return _apart(leaves((args, kwargs)), home, written=written)
+    return _apart(leaves((args, kwargs)), home, written=written, strict=not _takes_numbers(func))
+
+
+def _takes_numbers(func: Any) -> bool:
+    """Whether any argument may be a number on the CPU; operators that are not torch's own are taken to allow it."""
+    packet = func.overloadpacket
+    if packet in _STRICT:
+        return False
+    return packet in _LENIENT or torch.Tag.pointwise in func.tags or func.namespace != "aten"
+
+
+def _without_number(args: Sequence[Any], position: int) -> list[Any]:
+    kept = [*args[:position], *args[position + 1 :]]
+    number = args[position] if len(args) > position else None
+    is_number = not isinstance(number, Stray) or (number.dim() == 0 and number._place is CPU)
+    return kept if is_number else [*kept, number]
 
 
 def _apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, written: Any = None) -> list[Stray]:
