@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
+from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from types import FrameType
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from torchmove.report import Reported
 
+_KINDS = (nn.Module, Optimizer)  # their names are "model" and "optimizer", where the caller has none for them
 # Given by a slip: what runs through a state once, and what only names it.
 _NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, Reported, type, str, bytes, int, float)
 
@@ -33,11 +34,18 @@ def check(objects: Collection[Any]) -> None:
             raise TypeError(f"{type(each).__name__} holds no state to look at: give the module, or list(...) of it")
 
 
-def names_of(objects: Sequence[Any], frame: FrameType | None) -> dict[str, Any]:
-    """A name for each object, in order; an object given twice is there once."""
+def names_of(
+    objects: Sequence[Any], frame: FrameType | None, parameters: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A name for each object, in order; an object given twice is there once.
+
+    The caller's variable, else the one of `parameters`, those of a function that gets the objects, else the kind.
+    """
     named: dict[str, Any] = {}
     counts: Counter[str] = Counter()
-    variables = {} if frame is None else _variables(frame)
+    variables = {id(each): name for name, each in (parameters or {}).items() if not isinstance(each, _KINDS)}
+    if frame is not None:
+        variables |= _variables(frame)
     for each in _once(objects):
         named[_unused(variables.get(id(each)) or _by_kind(each), named, counts)] = each
     return named

@@ -11,7 +11,7 @@ import torch
 from torchmove import _move
 from torchmove._names import names_of
 from torchmove._records import Receipt
-from torchmove.rehearsal.run import Data, MovedBy, Options, file_of, rehearse_named
+from torchmove.rehearsal.run import Data, MovedBy, Options, rehearse_for
 
 
 def assert_movable(
@@ -48,8 +48,7 @@ def assert_movable(
         >>> assert_movable(step, model, torch.ones(3, 2))
     """
     options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
-    caller = sys._getframe().f_back
-    found = rehearse_named(step, objects, names_of(objects, caller), options, file_of(caller))
+    found = rehearse_for(step, objects, options, sys._getframe().f_back)
     if not found.ok:
         raise AssertionError(str(found))
 

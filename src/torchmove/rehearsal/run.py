@@ -135,12 +135,15 @@ def rehearse(
         (False, 'input', 'batch = batch.to("cuda")')
     """
     options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
-    caller = sys._getframe().f_back
-    return rehearse_named(step, objects, names_of(objects, caller), options, file_of(caller))
+    return rehearse_for(step, objects, options, sys._getframe().f_back)
 
 
-def file_of(frame: types.FrameType | None) -> str:
-    return "" if frame is None else frame.f_code.co_filename
+def rehearse_for(
+    step: Callable[..., Any], objects: tuple[Any, ...], options: Options, caller: types.FrameType | None
+) -> Rehearsal:
+    """With the names that the caller has for the objects."""
+    named = names_of(objects, caller, parameters_of(step, objects))
+    return rehearse_named(step, objects, named, options, "" if caller is None else caller.f_code.co_filename)
 
 
 def rehearse_named(
