@@ -25,12 +25,24 @@ from torchmove import _paths
 from torchmove._records import Inventory, Repoint
 from torchmove._repointing import repoint_all
 from torchmove._undo import Undo
+from torchmove.rehearsal.given import held
+from torchmove.rehearsal.origins import moves_itself
+from torchmove.rehearsal.placements import Placements, sent_itself
 from torchmove.rehearsal.provenance import Line
 from torchmove.rehearsal.runtime import simulated_type
-from torchmove.rehearsal.sources import ASKS, Reasons, Source, called, default_of, names_of, parameters_of, scope_around
+from torchmove.rehearsal.sources import (
+    ASKS,
+    ITSELF,
+    Reasons,
+    Source,
+    called,
+    default_of,
+    names_of,
+    parameters_of,
+    scope_around,
+)
 from torchmove.rehearsal.surroundings import Surroundings, function_of
 
-_MOVABLE = (torch.nn.Module, torch.Tensor, torch.Generator, dict, list, tuple)
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
 
 
@@ -40,6 +52,7 @@ class Decided:
     def __init__(self, around: Surroundings, home: torch.device, caller: str = "") -> None:
         """`caller`: the file that asks for the rehearsal."""
         self.around, self.home, self.reasons = around, home, Reasons()
+        self.placements = Placements(self.reasons)
         self.reasons.source(caller)
         self.sent_names: set[str] = set()
         self.generators: list[torch.Generator] = []  # made for a device that was decided
@@ -122,26 +135,42 @@ class Decided:
             if elements or self._was_sent(name.rpartition(".")[2], value):
                 self._add(elements or value, there)
                 self.sent_names.add(name)
+        for name, value in self._variables():
+            if isinstance(value, (torch.nn.Module, torch.Tensor)) and self._was_sent(name, value):
+                self._add(value, there)  # another object may hold it, too
         for function in self.around.functions:
             for name, value in zip(function.__code__.co_freevars, _contents(function), strict=True):
-                if isinstance(value, _MOVABLE) and self._was_sent(name, value, scope_around(function.__qualname__)):
+                if _is_movable(value) and self._was_sent(name, value, scope_around(function.__qualname__)):
                     self._add(value, there)
         for name, value in parameters.items():
             if self._was_returned(name) or self._is_sent_global(value):
                 self._add(value, there)
         for holder, _ in inventory.holders.values():
             if type(holder) in self.around.classes:
-                registered = _registered_in(holder) if isinstance(holder, torch.nn.Module) else ()
-                for name, value in [*getattr(holder, "__dict__", {}).items(), *registered]:
-                    if isinstance(value, _MOVABLE) and self._attribute_was_sent(name, holder):
-                        self._add(value, there)
+                self._add_own(holder, there)
         for shell in inventory.shells:
             if id(shell.tensor) in there:
                 there |= {*map(id, shell.parts)}
         return (index for index, slot in enumerate(inventory.slots) if id(slot.tensor) in there)
 
+    def _variables(self) -> Iterator[tuple[str, Any]]:
+        """Of the user's modules."""
+        for space in {id(each.__globals__): each.__globals__ for each in self.around.functions}.values():
+            yield from list(space.items())
+
+    def _add_own(self, holder: Any, there: set[int]) -> bool:
+        """Of an object of the user's class, what its own methods send. True: they send something."""
+        before, is_module = len(there), isinstance(holder, torch.nn.Module)
+        if is_module and self._first(lambda source: self.placements.sent(source, sent_itself(source, _owners(holder)))):
+            self._add(holder, there)
+        registered = _registered_in(holder) if is_module else ()
+        for name, value in [*getattr(holder, "__dict__", {}).items(), *registered]:
+            if _is_movable(value) and self._attribute_was_sent(name, holder):
+                self._add(value, there)
+        return len(there) > before
+
     def _add(self, value: Any, there: set[int]) -> None:
-        """Of a module what Module.to moves, of a container all that is in it."""
+        """Of a module what Module.to moves, of a container all that is in it, of another object what its `to` moves."""
         if isinstance(value, torch.nn.Module):
             registered = [*value.parameters(), *value.buffers()]
             gradients = [each.grad for each in registered if each.is_leaf and each.grad is not None]
@@ -153,29 +182,36 @@ class Decided:
         elif isinstance(value, (dict, list, tuple)):
             for each in value.values() if isinstance(value, dict) else value:
                 self._add(each, there)
+        elif type(value) in self.around.classes:
+            moved = {name for source in self._sources() for owner in _owners(value) for name in source.moved_by(owner)}
+            for name, each in getattr(value, "__dict__", {}).items() if moved else ():
+                if name in moved or ITSELF in moved:
+                    self._add(each, there)
+        elif moves_itself(value):
+            there |= {*map(id, held([value], torch.Tensor))}
 
     def _was_sent(self, name: str, value: Any, scope: str = "") -> bool:
-        """Of a global, or of a variable around a function. `z.to(device)` moves a module, and not a tensor."""
+        """Of a global, or of a variable around a function. `z.to(device)` moves a module in place, and not a tensor."""
 
         def found(source: Source) -> Line | None:
-            in_place = isinstance(value, torch.nn.Module)
             inner = scope
             while inner and (inner, name) not in source.names:
                 inner = scope_around(inner)
             given = source.names.get((inner, name), ())
-            return self.reasons.sent(source, [each for each in given if in_place or not each.is_sent])
+            in_place = not isinstance(value, torch.Tensor)
+            return self.placements.sent(source, [each for each in given if in_place or not each.is_sent])
 
         return self._first(found) is not None
 
     def _sent_elements(self, name: str, value: Any) -> list[Any]:
-        """Of a list that is written out element by element: those that were sent."""
-        if not isinstance(value, (list, tuple)):
-            return []
-        for source in self._sources():
+        """Of a list or dict that is written out element by element: those that were sent."""
+        for source in self._sources() if isinstance(value, (list, tuple, dict)) else ():
             for each in source.names.get(("", name), ()):
-                if isinstance(each.value, (ast.List, ast.Tuple)) and len(each.value.elts) == len(value):
-                    written = zip(value, each.value.elts, strict=True)
-                    return [one for one, node in written if self.reasons.sent(source, [each._replace(value=node)])]
+                written = _elements(each.value)
+                if len(written) == len(value):
+                    values = value.values() if isinstance(value, dict) else value
+                    pairs = zip(values, written, strict=True)
+                    return [one for one, node in pairs if self.placements.sent(source, [each._replace(value=node)])]
         return []
 
     def _was_returned(self, name: str) -> bool:
@@ -189,21 +225,22 @@ class Decided:
                 and any(names_of(each.value, name) for each in returned)
             ]
             assigned = [each for scope in makers for each in source.names[scope, name] if not each.is_sent]
-            return self.reasons.sent(source, assigned)
+            return self.placements.sent(source, assigned)
 
         return self._first(found) is not None
 
     def _is_sent_global(self, value: Any) -> bool:
         """An object that is a variable of the user's module, too."""
-        spaces = {id(each.__globals__): each.__globals__ for each in self.around.functions}
-        names = {name for space in spaces.values() for name, each in space.items() if each is value}
+        names = {name for name, each in self._variables() if each is value}
         return any(self._was_sent(name, value) for name in names)
 
     def _attribute_was_sent(self, name: str, holder: Any) -> bool:
         owners = {each.__name__ for each in type(holder).__mro__[:-1]}
 
         def found(source: Source) -> Line | None:
-            return self.reasons.sent(source, [each for each in source.attributes.get(name, ()) if each.owner in owners])
+            return self.placements.sent(
+                source, [each for each in source.attributes.get(name, ()) if each.owner in owners]
+            )
 
         return self._first(found) is not None
 
@@ -335,6 +372,21 @@ class Decided:
         if isinstance(value, type):
             return simulated_type(value, self.home)
         return value
+
+
+def _is_movable(value: Any) -> bool:
+    return isinstance(value, (torch.nn.Module, torch.Tensor, torch.Generator, dict, list, tuple)) or moves_itself(value)
+
+
+def _owners(holder: Any) -> set[str]:
+    return {each.__name__ for each in type(holder).__mro__[:-1]}
+
+
+def _elements(node: ast.expr) -> list[ast.expr]:
+    """Of a list, tuple or dict that is written out."""
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return node.elts
+    return node.values if isinstance(node, ast.Dict) and None not in node.keys else []
 
 
 def _registered_in(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:

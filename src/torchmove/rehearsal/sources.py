@@ -18,7 +18,7 @@ from torchmove.rehearsal.provenance import Line, is_installed
 
 _ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
 ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}
-_DEEP = 12  # from name to name; a longer way is not followed
+DEEP = 12  # from name to name; a longer way is not followed
 
 
 class Assigned(NamedTuple):
@@ -43,6 +43,8 @@ class Source:
         self.calls: defaultdict[str, list[tuple[ast.Call, str]]] = defaultdict(
             list
         )  # by the last name of what is called
+        self.classes: set[str] = set()
+        self.loops: dict[tuple[str, str], list[ast.expr]] = {}  # what a loop goes over, by scope and variable
         self.imports: dict[str, tuple[str, str]] = {}
         self.modules: dict[str, str] = {}  # that are imported as a whole, or from which something is
         for tree in _trees(texts):
@@ -60,6 +62,7 @@ class Source:
             self._read(node.body, inner, owner, ())
         elif isinstance(node, ast.ClassDef):
             inner = _inner(scope, node.name, in_class=False)
+            self.classes.add(node.name)
             self._read(node.body, inner, node.name, ())
         elif isinstance(node, ast.If):
             self._read_expressions([node.test], scope)
@@ -81,6 +84,8 @@ class Source:
         elif isinstance(node, ast.Import):
             self.modules |= {each.asname or each.name.partition(".")[0]: each.name for each in node.names}
         else:
+            if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+                self.loops[scope, node.target.id] = getattr(node.iter, "elts", [])
             for name, field in ast.iter_fields(node):
                 if name in ("body", "orelse", "finalbody"):
                     self._read(field, scope, owner, tests)
@@ -95,24 +100,32 @@ class Source:
 
     def _note_sent(self, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         """`model.to(device)` and `self.model.to(device)` move a module in place: as good as an assignment."""
-        base: ast.AST = value
-        last = ""
-        while isinstance(base, (ast.Call, ast.Attribute)):
-            last = "" if isinstance(base, ast.Call) else base.attr
-            base = base.func if isinstance(base, ast.Call) else base.value
-        if not isinstance(base, ast.Name) or not isinstance(value, ast.Call):
-            return
+        target = _target_of_sending(value)
         sent = Assigned(value, tests, scope, owner, is_sent=True)
-        if not self._is_self(base.id, scope):
-            self.names[scope, base.id].append(sent)
-        elif last:
-            self.attributes[last].append(sent)
+        for each in self.loops.get((scope, target.id), [target]) if isinstance(target, ast.Name) else [target]:
+            if isinstance(each, ast.Name) and self._is_self(each.id, scope):
+                self.attributes[ITSELF].append(sent)
+            elif isinstance(each, ast.Name):
+                self.names[scope, each.id].append(sent)
+            elif isinstance(each, ast.Attribute):
+                self.attributes[each.attr].append(sent)
 
     def _is_self(self, name: str, scope: str) -> bool:
         """Is it the first parameter of a method, by whatever name?"""
         function = self.functions.get(scope)
         parameters = [] if function is None or "." not in scope else parameters_of(function)
         return name == "self" or (parameters[:1] == [name] and not scope.split(".")[-2].startswith("<"))
+
+    def moved_by(self, owner: str) -> set[str]:
+        """The attributes that the method `to` of a class moves; ITSELF among them: it goes over all of them."""
+        method = self.functions.get(f"{owner}.to")
+        names: set[str] = set()
+        for node in ast.walk(method) if method is not None else ():
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                names.add(ITSELF if node.attr == "__dict__" else node.attr)
+            elif isinstance(node, ast.Name) and node.id in ("vars", "setattr", "super"):
+                names.add(ITSELF)
+        return names
 
     def _assign(self, target: ast.expr, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         if isinstance(target, ast.Name):
@@ -163,6 +176,18 @@ class Source:
             self.calls[step.id].append((ast.Call(step, arguments, []), scope))  # type: ignore[attr-defined]
 
 
+ITSELF = ""  # an object under which its own attributes are found
+
+
+def _target_of_sending(value: ast.expr) -> ast.expr | None:
+    """What a statement sends: `net` of `net.to(device)` and of `net.to(device).train()`."""
+    target: ast.expr | None = None
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        target = value.func.value if value.func.attr in ("to", "cuda") else target
+        value = value.func.value
+    return target
+
+
 def called(node: ast.Call) -> str:
     return getattr(node.func, "attr", getattr(node.func, "id", ""))
 
@@ -210,12 +235,13 @@ class Reasons:
 
     def of(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> Line | None:
         """The line that decided the value of an expression; None: nothing did but the one who wrote it."""
-        if deep > _DEEP:
+        if deep > DEEP:
             return None
-        for node in ast.walk(expression):
+        nodes = [*self._open(source, expression, scope, deep)]
+        for node in nodes:
             if _asks(node) or self._asks_a_library(source, node, scope):
                 return Line(source.file, getattr(node, "lineno", expression.lineno))
-        for node in ast.walk(expression):
+        for node in nodes:
             found = None
             if isinstance(node, ast.Name):
                 found = self.of_name(source, node.id, scope, deep + 1)
@@ -227,12 +253,50 @@ class Reasons:
                 return found
         return None
 
+    def _open(self, source: Source, expression: ast.AST, scope: str, deep: int) -> Iterator[ast.AST]:
+        """The nodes of an expression, without the parts in which the CPU is named whatever there is."""
+        if self._is_the_cpu(source, expression, scope, deep + 1):
+            return
+        yield expression
+        for each in ast.iter_child_nodes(expression):
+            yield from self._open(source, each, scope, deep)
+
+    def _is_the_cpu(self, source: Source, node: ast.AST, scope: str, deep: int) -> bool:
+        """Is it the CPU on every machine? `"cpu"`, and what is called with it: `pick("cpu")`."""
+        if deep > DEEP:
+            return False
+        if isinstance(node, ast.Constant):
+            return isinstance(node.value, str) and node.value.partition(":")[0] == "cpu"
+        if isinstance(node, ast.Call):
+            name, given = called(node), [*node.args, *(each.value for each in node.keywords)]
+            if name != "device" and name not in source.returns and name not in source.imports:
+                return False
+            return any(self._is_the_cpu(source, each, scope, deep + 1) for each in given)
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+            return self._is_the_cpu(source, node.values[0], scope, deep + 1)
+        if isinstance(node, ast.IfExp):
+            return all(self._is_the_cpu(source, each, scope, deep + 1) for each in (node.body, node.orelse))
+        if isinstance(node, ast.Name):
+            return self._names_the_cpu(source, node.id, scope, deep)
+        return False
+
+    def _names_the_cpu(self, source: Source, name: str, scope: str, deep: int) -> bool:
+        while scope and (scope, name) not in source.names:
+            if scope in source.functions and name in parameters_of(source.functions[scope]):
+                given = self.arguments(source, scope, name)
+                return bool(given) and all(self._is_the_cpu(*each, deep + 1) for each in given)
+            scope = scope_around(scope)
+        assigned = source.names.get((scope, name), [])
+        return bool(assigned) and all(
+            not each.tests and self._is_the_cpu(source, each.value, each.scope, deep + 1) for each in assigned
+        )
+
     def _asks_a_library(self, source: Source, node: ast.AST, scope: str) -> bool:
         """`accelerator.device`, `idist.device()`: the device that a library has chosen."""
         if not (isinstance(node, ast.Attribute) and node.attr == "device" and isinstance(node.value, ast.Name)):
             return False
         name = node.value.id
-        return _is_librarys(source, name) or self.made_by_library(source, name, scope) is not None
+        return is_librarys(source, name) or self.made_by_library(source, name, scope) is not None
 
     def made_by_library(self, source: Source, name: str, scope: str = "") -> Line | None:
         """The statement that calls a class of a library for a variable, without a word of the CPU."""
@@ -240,7 +304,7 @@ class Reasons:
             called_first = each.value.func if isinstance(each.value, ast.Call) else None
             while isinstance(called_first, ast.Attribute):
                 called_first = called_first.value
-            if isinstance(called_first, ast.Name) and _is_librarys(source, called_first.id):
+            if isinstance(called_first, ast.Name) and is_librarys(source, called_first.id):
                 return None if "cpu" in ast.unparse(each.value) else Line(source.file, each.value.lineno)
         return None
 
@@ -265,7 +329,7 @@ class Reasons:
             return self._of_result(source, name, deep + 1)
         module, original = source.imports.get(name, ("", ""))
         file = getattr(sys.modules.get(module), "__file__", None)
-        return self.of_name(self.source(file), original, "", deep + 1) if file and deep <= _DEEP else None
+        return self.of_name(self.source(file), original, "", deep + 1) if file and deep <= DEEP else None
 
     def of_parameter(self, source: Source, scope: str, name: str, deep: int = 0) -> Line | None:
         """By what the function is called with in its file, else by its default."""
@@ -276,22 +340,26 @@ class Reasons:
         return self._known[key]
 
     def _of_arguments(self, source: Source, scope: str, name: str, deep: int) -> Line | None:
-        if deep > _DEEP:
+        if deep > DEEP:
             return None
-        function = source.functions[scope]
-        *_, owner, own = ["", *scope.split(".")]
-        is_method = bool(parameters_of(function)[:1] == ["self"])
-        found: list[Line | None] = []
-        called_as = owner if own == "__init__" else own
-        for caller in [source, *(each for each in self._sources.values() if called_as in each.imports)]:
-            for call, at in caller.calls.get(called_as, ()):
-                given = _argument(call, parameters_of(function)[is_method:], name)
-                if given is not None:
-                    found.append(self.of(caller, given, at, deep + 1))
+        found = [self.of(caller, given, at, deep + 1) for caller, given, at in self.arguments(source, scope, name)]
         if found:
             return found[0] if all(found) else None
-        default = default_of(function, name)
+        default = default_of(source.functions[scope], name)
         return None if default is None else self.of(source, default, scope_around(scope), deep + 1)
+
+    def arguments(self, source: Source, scope: str, name: str) -> list[tuple[Source, ast.expr, str]]:
+        """What a function is called with for a parameter: where the call is read, the argument, and its scope."""
+        function = source.functions[scope]
+        *_, owner, own = ["", *scope.split(".")]
+        is_method = parameters_of(function)[:1] == ["self"]
+        called_as = owner if own == "__init__" else own
+        return [
+            (caller, given, at)
+            for caller in [source, *(each for each in self._sources.values() if called_as in each.imports)]
+            for call, at in caller.calls.get(called_as, ())
+            if (given := _argument(call, parameters_of(function)[is_method:], name)) is not None
+        ]
 
     def of_attribute(self, source: Source, name: str, owners: tuple[str, ...] = (), deep: int = 0) -> Line | None:
         key = source.file, *owners, f".{name}"
@@ -325,103 +393,8 @@ class Reasons:
     def _of_result(self, source: Source, name: str, deep: int) -> Line | None:
         return self.of_any(source, source.returns[name], deep) if name in source.returns else None
 
-    # ------------------------------------------------------------ what was sent there
 
-    def sent(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
-        """Was a value sent to, or made on, a device that was decided?"""
-        for each in reversed([*assigned]) if deep <= _DEEP else ():
-            found = self._placed(source, each.value, each, deep + 1)
-            if found is not None or _brings_back(each):
-                return found
-        return None
-
-    def _placed(self, source: Source, node: ast.AST, where: Assigned, deep: int) -> Line | None:
-        """The line that decided the device of an expression's tensors."""
-        if deep > _DEEP:
-            return None
-        if isinstance(node, ast.Call):
-            return self._placed_by_call(source, node, where, deep)
-        if isinstance(node, ast.Name):
-            scope = where.scope if source.names.get((where.scope, node.id)) else ""
-            others = [each for each in source.names.get((scope, node.id), ()) if each.value is not where.value]
-            if scope == where.scope:  # a variable was sent before it was read, or it was not yet
-                others = [each for each in others if each.value.lineno <= where.value.lineno]
-            return self.sent(source, others, deep + 1)
-        if isinstance(node, _COMPREHENSIONS) and _ends_on_the_host(getattr(node, "elt", getattr(node, "value", None))):
-            return None
-        if isinstance(node, ast.IfExp):
-            where = where._replace(tests=(*where.tests, node.test))
-        inside = (each for each in ast.iter_child_nodes(node) if each is not getattr(node, "test", None))
-        return next(filter(None, (self._placed(source, each, where, deep + 1) for each in inside)), None)
-
-    def _placed_by_call(self, source: Source, node: ast.Call, where: Assigned, deep: int) -> Line | None:
-        name = called(node)
-        if name in _TO_THE_HOST:
-            return None
-        asked = [keyword.value for keyword in node.keywords if keyword.arg == "device"]
-        if name in ("to", "type", "Generator"):
-            asked += node.args
-        elif name == "cuda":
-            asked += where.tests
-        elif isinstance(node.func, ast.Name) and self._is_alias(source, name, where.scope):
-            asked.append(node.func)
-        # A device that is named outright was there: the statement would have failed where it is not.
-        asked = [device for device in asked if not isinstance(device, ast.Constant)]
-        found = next(filter(None, (self.of(source, device, where.scope) for device in asked)), None)
-        if found is None:
-            found = self._returned_there(source, name, deep)
-        if found is not None or (asked and name in ("to", "type")):
-            return found
-        inside: list[ast.expr] = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        if inside or name in ("Variable", "Parameter") or name.endswith("Loss"):
-            inside += [*node.args, *(keyword.value for keyword in node.keywords if name.endswith("Loss"))]
-        return next(filter(None, (self._placed(source, each, where, deep + 1) for each in inside)), None)
-
-    def _returned_there(self, source: Source, name: str, deep: int) -> Line | None:
-        """By a function of the file, or one that it imports."""
-        if name in source.returns:
-            return self.sent(source, source.returns[name], deep + 1)
-        module, original = source.imports.get(name, ("", ""))
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if file is None or is_installed(file) or deep > _DEEP:
-            return None
-        return self.sent(self.source(file), self.source(file).returns.get(original, ()), deep + 1)
-
-    def _is_alias(self, source: Source, name: str, scope: str) -> bool:
-        """Of a type of tensors or of a function that moves one: `Tensor = torch.cuda.FloatTensor if cuda else ...`."""
-        assigned = source.names.get((scope, name)) or source.names.get(("", name), [])
-        return any(
-            isinstance(inner, ast.Lambda) or (isinstance(inner, ast.Attribute) and inner.attr.endswith("Tensor"))
-            for each in assigned
-            for inner in ast.walk(each.value)
-        )
-
-
-_TO_THE_HOST = {"cpu", "numpy", "item", "tolist"}
-
-
-def _brings_back(assigned: Assigned) -> bool:
-    """`labels = labels.cpu()`, whatever was before."""
-    value = assigned.value
-    if assigned.tests or not isinstance(value, ast.Call):
-        return False
-    by_name = called(value) == "to" and [ast.unparse(each) for each in value.args[:1]] == ["'cpu'"]
-    return called(value) in _TO_THE_HOST or by_name
-
-
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
-
-
-def _ends_on_the_host(node: ast.AST | None) -> bool:
-    """`p.detach().cpu().clone()`"""
-    while isinstance(node, (ast.Call, ast.Attribute)):
-        if isinstance(node, ast.Attribute) and node.attr in _TO_THE_HOST:
-            return True
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return False
-
-
-def _is_librarys(source: Source, name: str) -> bool:
+def is_librarys(source: Source, name: str) -> bool:
     module = source.modules.get(name, "")
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is not None and is_installed(file) and module.partition(".")[0] not in ("torch", "numpy")

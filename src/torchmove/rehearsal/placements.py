@@ -1,0 +1,239 @@
+"""What the user's own statements sent to a device, or made there, before the step.
+
+On a machine without the device they sent it to the CPU, so what is there now does not tell. The statements do: an
+expression is read for where its tensors are. What its arguments say of it depends on what is called: a factory without
+`device=` makes a tensor on the CPU whatever it is given, a function of tensors returns one that is where they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import types
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from torchmove.rehearsal.provenance import Line, is_installed
+from torchmove.rehearsal.sources import DEEP, ITSELF, Assigned, Reasons, Source, called, parameters_of, scope_around
+
+_TO_THE_HOST = {"cpu", "numpy", "item", "tolist"}
+_FACTORIES = {
+    *("zeros", "ones", "empty", "full", "eye", "arange", "linspace", "logspace", "tensor", "from_numpy", "load"),
+    *("rand", "randn", "randint", "randperm", "empty_strided", "normal", "sparse_coo_tensor", "Generator"),
+}
+# Of torch's classes those that hold or copy the modules and tensors they are given; others make their own.
+_WRAPPERS = {
+    *("Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Parameter", "Variable", "Buffer"),
+    *("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "AveragedModel", "SWALR"),
+}
+_METADATA = re.compile(r"(shape|size|device|dtype|ndim|layout|training)$|.*(features|channels|_dim|_size)$|(num|n)_")
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+class _Where(NamedTuple):
+    """Where an expression is read: in which file and scope, under which tests, and what the loops around it go over."""
+
+    source: Source
+    scope: str
+    owner: str
+    tests: tuple[ast.expr, ...]
+    position: tuple[int, int]
+    loops: dict[str, ast.expr]
+
+    @classmethod
+    def of(cls, source: Source, assigned: Assigned) -> _Where:
+        return cls(source, assigned.scope, assigned.owner, assigned.tests, _position(assigned.value), {})
+
+
+class Placements:
+    """Answers with the line that decided the device; None: it is on the CPU, or nothing is known of it."""
+
+    def __init__(self, reasons: Reasons) -> None:
+        self.reasons = reasons
+
+    def sent(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
+        """Of a variable or an attribute. In each scope the last assignment decides."""
+        by_scope: defaultdict[str, list[Assigned]] = defaultdict(list)
+        for each in assigned:
+            by_scope[each.scope].append(each)
+        return next(filter(None, (self._sent_in(source, each, deep) for each in by_scope.values())), None)
+
+    def _sent_in(self, source: Source, assigned: list[Assigned], deep: int) -> Line | None:
+        for each in sorted(assigned, key=lambda each: _position(each.value), reverse=True) if deep <= DEEP else ():
+            found = self.placed(each.value, _Where.of(source, each), deep + 1)
+            if found is not None or not (each.is_sent or each.tests):
+                return found
+        return None
+
+    def _returned_by(self, source: Source, scope: str, deep: int) -> Line | None:
+        """By a function: in one of its branches at least."""
+        returned = (self.placed(each.value, _Where.of(source, each), deep) for each in source.returns.get(scope, ()))
+        return next(filter(None, returned), None)
+
+    def placed(self, node: ast.AST | None, where: _Where, deep: int = 0) -> Line | None:
+        """Of the tensors of an expression."""
+        if node is None or deep > DEEP:
+            return None
+        if isinstance(node, ast.Call):
+            return self._by_call(node, where, deep + 1)
+        if isinstance(node, ast.Name):
+            return self._of_name(node, where, deep + 1)
+        if isinstance(node, ast.Attribute):
+            return self._of_attribute(node, where, deep + 1)
+        if isinstance(node, _COMPREHENSIONS):
+            return self._of_comprehension(node, where, deep + 1)
+        if isinstance(node, ast.IfExp):
+            where = where._replace(tests=(*where.tests, node.test))
+            return self._of_any([node.body, node.orelse], where, deep)
+        if isinstance(node, ast.Subscript):
+            return self.placed(node.value, where, deep + 1)
+        return self._of_any(ast.iter_child_nodes(node), where, deep)
+
+    def _of_any(self, nodes: Iterable[ast.AST], where: _Where, deep: int) -> Line | None:
+        return next(filter(None, (self.placed(each, where, deep + 1) for each in nodes)), None)
+
+    def _of_name(self, node: ast.Name, where: _Where, deep: int) -> Line | None:
+        if node.id in where.loops:
+            return self.placed(where.loops[node.id], where._replace(loops={}), deep)
+        source, scope = where.source, where.scope
+        while True:
+            assigned = source.names.get((scope, node.id), [])
+            if scope == where.scope:  # a variable was sent before it was read, or it was not yet
+                assigned = [each for each in assigned if _position(each.value) < where.position]
+            if assigned:
+                return self.sent(source, assigned, deep)
+            if scope in source.functions and node.id in parameters_of(source.functions[scope]):
+                return self._of_parameter(source, scope, node.id, deep)
+            if not scope:
+                return self._of_import(source, node.id, deep)
+            scope = scope_around(scope)
+
+    def _of_parameter(self, source: Source, scope: str, name: str, deep: int) -> Line | None:
+        """By what every call in the user's files gives for it."""
+        found = [
+            self.placed(given, _Where(caller, at, "", (), _position(given), {}), deep)
+            for caller, given, at in self.reasons.arguments(source, scope, name)
+        ]
+        return found[0] if found and all(found) else None
+
+    def _of_import(self, source: Source, name: str, deep: int) -> Line | None:
+        module, original = source.imports.get(name, ("", ""))
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None or is_installed(file):
+            return None
+        other = self.reasons.source(file)
+        return self.sent(other, other.names.get(("", original), ()), deep)
+
+    def _of_attribute(self, node: ast.Attribute, where: _Where, deep: int) -> Line | None:
+        if _METADATA.match(node.attr):
+            return None
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            every = where.source.attributes.get(node.attr, ())
+            own = [each for each in every if each.owner == where.owner and _position(each.value) != where.position]
+            return self.sent(where.source, own, deep)
+        return self.placed(node.value, where, deep)
+
+    def _of_comprehension(self, node: ast.expr, where: _Where, deep: int) -> Line | None:
+        generators: list[ast.comprehension] = node.generators  # type: ignore[attr-defined]
+        over = {each.id: one.iter for one in generators for each in ast.walk(one.target) if isinstance(each, ast.Name)}
+        where = where._replace(loops={**where.loops, **over})
+        return self.placed(getattr(node, "elt", getattr(node, "value", None)), where, deep)
+
+    # ------------------------------------------------------------ calls
+
+    def _by_call(self, node: ast.Call, where: _Where, deep: int) -> Line | None:
+        name = called(node)
+        if name in _TO_THE_HOST:
+            return None
+        asked = self._asked(node, name, where)
+        found = next(filter(None, (self._decided(each, where, deep) for each in asked)), None)
+        if found is not None:
+            return found
+        found = self._returned(node, name, where, deep)
+        if found is not None or (asked and name in ("to", "type")):
+            return found
+        return self._of_any(self._followed(node, name, where.source), where, deep)
+
+    def _asked(self, node: ast.Call, name: str, where: _Where) -> list[ast.expr]:
+        """The expressions that say where the result is."""
+        asked = [each.value for each in node.keywords if each.arg in ("device", "map_location")]
+        if name in ("to", "type", "Generator"):
+            asked += node.args
+        elif name == "cuda":
+            asked += where.tests
+        elif isinstance(node.func, ast.Name) and self._is_alias(where.source, name, where.scope):
+            asked.append(node.func)
+        # A device that is named outright was there: the statement would have failed where it is not.
+        return [device for device in asked if not isinstance(device, ast.Constant)]
+
+    def _decided(self, device: ast.expr, where: _Where, deep: int) -> Line | None:
+        found = self.reasons.of(where.source, device, where.scope)
+        if found is None and isinstance(device, ast.Attribute) and device.attr == "device":
+            return self.placed(device.value, where, deep)
+        return found
+
+    def _followed(self, node: ast.Call, name: str, source: Source) -> list[ast.expr]:
+        """What else tells where the result is: the object whose method is called, or the arguments."""
+        given = [*node.args, *(each.value for each in node.keywords)]
+        is_method = isinstance(node.func, ast.Attribute) and not _is_of_a_module(source, node.func)
+        if is_method and isinstance(node.func, ast.Attribute):
+            return [node.func.value]
+        if name in _FACTORIES or name in source.classes or name in source.functions:
+            return []
+        if name[:1].isupper() and _is_torchs(source, node.func) and name not in _WRAPPERS:
+            return given if name.endswith("Loss") else []
+        return given
+
+    def _returned(self, node: ast.Call, name: str, where: _Where, deep: int) -> Line | None:
+        """By a function of the file, or one that it imports."""
+        source = where.source
+        if name in source.returns:
+            return self._returned_by(source, name, deep)
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            method = f"{where.owner}.{name}"
+            if node.func.value.id == "self" and method in source.returns:
+                return self._returned_by(source, method, deep)
+        module, original = source.imports.get(name, ("", ""))
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None or is_installed(file):
+            return None
+        return self._returned_by(self.reasons.source(file), original, deep)
+
+    def _is_alias(self, source: Source, name: str, scope: str) -> bool:
+        """Of a type of tensors or of a function that moves one: `Tensor = torch.cuda.FloatTensor if cuda else ...`."""
+        assigned = source.names.get((scope, name)) or source.names.get(("", name), [])
+        return any(
+            isinstance(inner, ast.Lambda) or (isinstance(inner, ast.Attribute) and inner.attr.endswith("Tensor"))
+            for each in assigned
+            for inner in ast.walk(each.value)
+        )
+
+
+def _position(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def sent_itself(source: Source, owners: Iterable[str]) -> list[Assigned]:
+    """Statements like `self.to(device)` in the classes of an object."""
+    return [each for each in source.attributes.get(ITSELF, ()) if each.owner in owners]
+
+
+def _is_of_a_module(source: Source, func: ast.Attribute) -> bool:
+    """`torch.cat`, `copy.deepcopy`: no method of a value. A value that is imported by its name has methods."""
+    root: ast.expr = func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    if not isinstance(root, ast.Name) or root.id not in source.modules:
+        return False
+    module, original = source.imports.get(root.id, ("", ""))
+    imported = getattr(sys.modules.get(module), original, None) if module else None
+    return imported is None or isinstance(imported, (type, types.ModuleType))
+
+
+def _is_torchs(source: Source, func: ast.expr) -> bool:
+    root = func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    return isinstance(root, ast.Name) and source.modules.get(root.id, "").partition(".")[0] == "torch"
