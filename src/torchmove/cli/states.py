@@ -109,7 +109,7 @@ def rehearse(
     _check(target, step, objects, to)
     named = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
     options = Options(to, moved_by, data, _states(target, named, state), strict_devices, confirm_errors)
-    rehearsed = rehearse_named(step, tuple(objects), named, options)
+    rehearsed = rehearse_named(step, tuple(objects), named, options, str(target.files()[-1].resolve()))
     answer.tell(rehearsed, target.files())
     endings = {"finished": FINE if rehearsed.ok else FINDINGS, "refused": REFUSED}
     ctx.exit(endings.get(rehearsed.ending, INCOMPLETE))

@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import types
-from collections import ChainMap, defaultdict
+from collections import ChainMap, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -43,6 +43,7 @@ from torchmove.rehearsal.sources import (
 )
 from torchmove.rehearsal.surroundings import Surroundings, function_of
 
+_CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
 
 
@@ -99,10 +100,14 @@ class Decided:
     def argument(self, step: Any, name: str, value: Any) -> Any:
         """What the step is called with: another device, if the given one was decided where it comes from."""
         function = inspect.unwrap(function_of(step) or step)
-        if isinstance(value, bool) or not self._is_candidate(value) or not isinstance(function, types.FunctionType):
+        if isinstance(value, bool) or not isinstance(function, types.FunctionType):
             return value
         source, scope = self.reasons.source(function.__code__.co_filename), function.__qualname__
-        line = self.reasons.of_parameter(source, scope, name) if scope in source.functions else None
+        if scope not in source.functions:
+            return value
+        given = self.reasons.arguments(source, scope, name) if value is None else []
+        is_none = any(self.reasons.is_current_accelerator(*each) for each in given)
+        line = self.reasons.of_parameter(source, scope, name) if is_none or self._is_candidate(value) else None
         if line is None:
             return value
         self._lines[line].append(name)
@@ -114,7 +119,9 @@ class Decided:
         spaces = [each.__globals__ for each in self.around.functions[:1]]
         space = dict(ChainMap(vars(sys.modules.get(type(holder).__module__, types)), *spaces))
         for name, value in list(getattr(holder, "__dict__", {}).items()):
-            if (id(holder), name) in seen or type(value) not in (str, bool) or not self._is_candidate(value):
+            if (id(holder), name) in seen or not (
+                self._is_name_or_switch(value) or self._is_unset(value, name, owners)
+            ):
                 continue
             line = self._first(lambda source, name=name: self.reasons.of_attribute(source, name, owners))  # type: ignore[misc]
             new = self._new(value) if line is not None else None
@@ -126,13 +133,31 @@ class Decided:
                 self._change(partial(put, new), partial(put, value))
                 self._lines[line].append(f"{path}.{name}")
 
+    def _is_name_or_switch(self, value: Any) -> bool:
+        return type(value) in (str, bool) and self._is_candidate(value)
+
+    def _is_unset(self, value: Any, name: str, owners: tuple[str, ...]) -> bool:
+        """`self.device = torch.accelerator.current_accelerator()` is None where there is none."""
+        return value is None and any(
+            self.reasons.is_current_accelerator(source, each.value, each.scope)
+            for source in self._sources()
+            for each in source.attributes.get(name, ())
+            if each.owner in owners
+        )
+
+    def default_device(self) -> Line | None:
+        """The line that decided the default device, if one of the user's files sets it."""
+        return self._first(
+            lambda source: None if source.set_default is None else self.reasons.of(source, source.set_default, "")
+        )
+
     def sent(self, inventory: Inventory, outside: set[str], parameters: Mapping[str, Any]) -> Iterator[int]:
         """The tensors that were on the device when the step began, since they were sent to one that was decided."""
         there: set[int] = set()
         for name in outside:
             value = self.around.held[name]
-            elements = self._sent_elements(name.rpartition(".")[2], value)
-            if elements or self._was_sent(name.rpartition(".")[2], value):
+            elements, own = self._sent_elements(name.rpartition(".")[2], value), name.rpartition(".")[2]
+            if elements or (not isinstance(value, _CONTAINERS) and self._was_sent(own, value)):
                 self._add(elements or value, there)
                 self.sent_names.add(name)
         for name, value in self._variables():
@@ -152,6 +177,10 @@ class Decided:
             if id(shell.tensor) in there:
                 there |= {*map(id, shell.parts)}
         return (index for index, slot in enumerate(inventory.slots) if id(slot.tensor) in there)
+
+    def sends_its_own(self, holder: Any) -> bool:
+        """Does an object of the user's class send what it holds by its own methods?"""
+        return type(holder) in self.around.classes and self._add_own(holder, set())
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         """Of the user's modules."""
@@ -204,15 +233,21 @@ class Decided:
         return self._first(found) is not None
 
     def _sent_elements(self, name: str, value: Any) -> list[Any]:
-        """Of a list or dict that is written out element by element: those that were sent."""
-        for source in self._sources() if isinstance(value, (list, tuple, dict)) else ():
-            for each in source.names.get(("", name), ()):
-                written = _elements(each.value)
-                if len(written) == len(value):
-                    values = value.values() if isinstance(value, dict) else value
-                    pairs = zip(values, written, strict=True)
-                    return [one for one, node in pairs if self.placements.sent(source, [each._replace(value=node)])]
-        return []
+        """Of a list, dict or namespace, the elements that were sent or put into it on the device."""
+        if isinstance(value, types.SimpleNamespace):
+            return [one for key, one in vars(value).items() if self._was_sent(f"{name}.{key}", one)]
+        if not isinstance(value, (list, tuple, dict, set, deque)):
+            return []
+        if self._was_sent(f"{name}[]", value):
+            return list(value.values()) if isinstance(value, dict) else list(value)
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        return [one for key, one in pairs if self._element_was_sent(name, key, one)]
+
+    def _element_was_sent(self, name: str, key: Any, value: Any) -> bool:
+        single = f"{name}[{key!r}]"
+        if any(source.names.get(("", single)) for source in self._sources()):
+            return self._was_sent(single, value)
+        return self._first(lambda source: self.placements.part(source, name, key)) is not None
 
     def _was_returned(self, name: str) -> bool:
         """What a function of the file returns that calls it as the step calls its parameter."""
@@ -360,7 +395,8 @@ class Decided:
 
     def _is_no_accelerator(self, value: Any, file: str, name: str, scope: str = "") -> bool:
         """`device = torch.accelerator.current_accelerator()` is None where there is none."""
-        return value is None and self.reasons.is_current_accelerator(self.reasons.source(file), name, scope)
+        variable = ast.Name(name, ast.Load())
+        return value is None and self.reasons.is_current_accelerator(self.reasons.source(file), variable, scope)
 
     def _new(self, value: Any) -> Any:
         """What it would be on a machine that has the device."""
@@ -380,13 +416,6 @@ def _is_movable(value: Any) -> bool:
 
 def _owners(holder: Any) -> set[str]:
     return {each.__name__ for each in type(holder).__mro__[:-1]}
-
-
-def _elements(node: ast.expr) -> list[ast.expr]:
-    """Of a list, tuple or dict that is written out."""
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return node.elts
-    return node.values if isinstance(node, ast.Dict) and None not in node.keys else []
 
 
 def _registered_in(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:

@@ -109,6 +109,8 @@ class Disguise(TorchFunctionMode):
     def default_place(self) -> torch.device:
         """Where `torch.set_default_device` says; torch itself would make a tensor there to tell."""
         context = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
+        if context is self.stage.given_context and self.stage.default_device is not None:
+            return self.stage.default_device
         return CPU if context is None else self.place(context.device)
 
     def place(self, device: Any) -> torch.device:

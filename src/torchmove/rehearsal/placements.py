@@ -18,6 +18,7 @@ from typing import NamedTuple
 from torchmove.rehearsal.provenance import Line, is_installed
 from torchmove.rehearsal.sources import DEEP, ITSELF, Assigned, Reasons, Source, called, parameters_of, scope_around
 
+_SENDING = {"to", "type", "type_as"}
 _TO_THE_HOST = {"cpu", "numpy", "item", "tolist"}
 _FACTORIES = {
     *("zeros", "ones", "empty", "full", "eye", "arange", "linspace", "logspace", "tensor", "from_numpy", "load"),
@@ -28,6 +29,7 @@ _WRAPPERS = {
     *("Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Parameter", "Variable", "Buffer"),
     *("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "AveragedModel", "SWALR"),
 }
+_PREPARING = {"prepare", "prepare_model", "setup", "setup_module"}  # methods of accelerate's and Lightning's objects
 _METADATA = re.compile(r"(shape|size|device|dtype|ndim|layout|training)$|.*(features|channels|_dim|_size)$|(num|n)_")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
@@ -41,10 +43,12 @@ class _Where(NamedTuple):
     tests: tuple[ast.expr, ...]
     position: tuple[int, int]
     loops: dict[str, ast.expr]
+    default: ast.expr | None = None  # the default device
 
     @classmethod
     def of(cls, source: Source, assigned: Assigned) -> _Where:
-        return cls(source, assigned.scope, assigned.owner, assigned.tests, _position(assigned.value), {})
+        default = assigned.default or (source.set_default if assigned.scope else None)
+        return cls(source, assigned.scope, assigned.owner, assigned.tests, _position(assigned.value), {}, default)
 
 
 class Placements:
@@ -63,14 +67,49 @@ class Placements:
     def _sent_in(self, source: Source, assigned: list[Assigned], deep: int) -> Line | None:
         for each in sorted(assigned, key=lambda each: _position(each.value), reverse=True) if deep <= DEEP else ():
             found = self.placed(each.value, _Where.of(source, each), deep + 1)
-            if found is not None or not (each.is_sent or each.tests):
+            if found is not None or not (each.is_sent or each.tests) or _brings_back(each):
                 return found
         return None
 
-    def _returned_by(self, source: Source, scope: str, deep: int) -> Line | None:
-        """By a function: in one of its branches at least."""
-        returned = (self.placed(each.value, _Where.of(source, each), deep) for each in source.returns.get(scope, ()))
-        return next(filter(None, returned), None)
+    def _returned_by(self, source: Source, scope: str, deep: int, part: ast.expr | None = None) -> Line | None:
+        """By a function: in all its branches, but for one that asks for the device. `part`: of a tuple or a dict."""
+        sent: Line | None = None
+        for each in source.returns.get(scope, ()):
+            where = _Where.of(source, each)
+            found = self._of_part(each.value, part, where, deep) if part else self.placed(each.value, where, deep)
+            if found and any(self.reasons.of(source, test, scope) for test in each.tests):
+                return found
+            if found is None and not isinstance(each.value, ast.Constant):
+                return None
+            sent = sent or found
+        return sent
+
+    def _of_part(self, node: ast.expr, index: ast.expr, where: _Where, deep: int) -> Line | None:
+        """Of one value of several: a member of a tuple, list or dict, or of what a function returns."""
+        key = getattr(index, "value", None)
+        if isinstance(node, (ast.Tuple, ast.List)) and type(key) is int and -len(node.elts) <= key < len(node.elts):
+            return self.placed(node.elts[key], where, deep)
+        if isinstance(node, ast.Dict):
+            members = [
+                one for name, one in zip(node.keys, node.values, strict=True) if getattr(name, "value", ...) == key
+            ]
+            return self._of_any(members, where, deep)
+        if isinstance(node, ast.Call):
+            owner = f"{where.owner}." if isinstance(node.func, ast.Attribute) else ""
+            if f"{owner}{called(node)}" in where.source.returns:
+                return self._returned_by(where.source, f"{owner}{called(node)}", deep + 1, index)
+        if isinstance(node, ast.Name) and node.id not in where.loops and deep <= DEEP:
+            scope = where.scope if where.source.names.get((where.scope, node.id)) else ""
+            before = [each for each in where.source.names.get((scope, node.id), ()) if not each.is_sent]
+            before = [each for each in before if scope != where.scope or _position(each.value) < where.position]
+            if before:
+                return self._of_part(before[-1].value, index, _Where.of(where.source, before[-1]), deep + 1)
+        return self.placed(node, where, deep)
+
+    def part(self, source: Source, name: str, key: object) -> Line | None:
+        """Of what a variable of a module has under a key, by the last statement that bound the variable."""
+        end = _Where(source, "", "", (), (sys.maxsize, 0), {})
+        return self._of_part(ast.Name(name, ast.Load()), ast.Constant(key), end, 0)  # type: ignore[arg-type]
 
     def placed(self, node: ast.AST | None, where: _Where, deep: int = 0) -> Line | None:
         """Of the tensors of an expression."""
@@ -88,7 +127,7 @@ class Placements:
             where = where._replace(tests=(*where.tests, node.test))
             return self._of_any([node.body, node.orelse], where, deep)
         if isinstance(node, ast.Subscript):
-            return self.placed(node.value, where, deep + 1)
+            return self._of_part(node.value, node.slice, where, deep + 1)
         return self._of_any(ast.iter_child_nodes(node), where, deep)
 
     def _of_any(self, nodes: Iterable[ast.AST], where: _Where, deep: int) -> Line | None:
@@ -151,15 +190,19 @@ class Placements:
         found = next(filter(None, (self._decided(each, where, deep) for each in asked)), None)
         if found is not None:
             return found
+        if name in _PREPARING and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            return self.reasons.made_by_library(where.source, node.func.value.id, where.scope)
         found = self._returned(node, name, where, deep)
-        if found is not None or (asked and name in ("to", "type")):
+        if found is not None or (asked and name in _SENDING):
             return found
+        if where.default is not None and self._makes(node, name, where.source):
+            return self._decided(where.default, where, deep)
         return self._of_any(self._followed(node, name, where.source), where, deep)
 
     def _asked(self, node: ast.Call, name: str, where: _Where) -> list[ast.expr]:
         """The expressions that say where the result is."""
         asked = [each.value for each in node.keywords if each.arg in ("device", "map_location")]
-        if name in ("to", "type", "Generator"):
+        if name == "Generator" or (name in _SENDING and isinstance(node.func, ast.Attribute)):
             asked += node.args
         elif name == "cuda":
             asked += where.tests
@@ -169,10 +212,21 @@ class Placements:
         return [device for device in asked if not isinstance(device, ast.Constant)]
 
     def _decided(self, device: ast.expr, where: _Where, deep: int) -> Line | None:
+        """The line that decided a device; that of a tensor is where the tensor is."""
         found = self.reasons.of(where.source, device, where.scope)
-        if found is None and isinstance(device, ast.Attribute) and device.attr == "device":
+        if found is not None or deep > DEEP:
+            return found
+        if isinstance(device, ast.Attribute) and device.attr == "device":
             return self.placed(device.value, where, deep)
-        return found
+        if isinstance(device, ast.Name):
+            before = where.source.names.get((where.scope, device.id)) or where.source.names.get(("", device.id), [])
+            if before and isinstance(before[-1].value, ast.Attribute) and before[-1].value.attr == "device":
+                return self._decided(before[-1].value, _Where.of(where.source, before[-1]), deep + 1)
+        return self.placed(device, where, deep)
+
+    def _makes(self, node: ast.Call, name: str, source: Source) -> bool:
+        """Does it make tensors where the default device is?"""
+        return name in _FACTORIES or name in source.classes or (name[:1].isupper() and _is_torchs(source, node.func))
 
     def _followed(self, node: ast.Call, name: str, source: Source) -> list[ast.expr]:
         """What else tells where the result is: the object whose method is called, or the arguments."""
@@ -209,6 +263,16 @@ class Placements:
             for each in assigned
             for inner in ast.walk(each.value)
         )
+
+
+def _brings_back(each: Assigned) -> bool:
+    """`model.cpu()`"""
+    calls = [node for node in ast.walk(each.value) if isinstance(node, ast.Call)] if each.is_sent else []
+    return any(called(call) == "cpu" or (called(call) == "to" and _names_the_cpu(call)) for call in calls)
+
+
+def _names_the_cpu(call: ast.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], ast.Constant) and str(call.args[0].value).startswith("cpu")
 
 
 def _position(node: ast.expr) -> tuple[int, int]:

@@ -244,7 +244,9 @@ class _Rehearsing:
         self.values = "real" if options.data == "real" else "shapes"
         self.stopped, self.ending = "", "finished"
         self.stopped_at: Line | None = None
+        self.raised: BaseException | None = None
         self.state_bytes, self.has_values = 0, True
+        self.sends_its_own = False  # the step is a method of an object whose code sends what it holds
         self.sent: set[str] = set()  # the names of objects that were not given, and were sent to the device
         self.generators: list[torch.Generator] = []
 
@@ -276,8 +278,8 @@ class _Rehearsing:
             self.stage.close()
             if undo.failed:
                 raise RuntimeError(f"after the rehearsal something could not be put back: {undo.failed}")
-        if self.options.confirm_errors and self.ending in ("error", "limit") and self.stopped_at is not None:
-            self.confirm()
+        if self.options.confirm_errors and self.ending in ("error", "limit") and self.raised is not None:
+            self.confirm(self.raised)
         guessed = [
             f"{line}  {text}: 1.0 was taken for a value that shapes alone do not give"
             for line, text in self.stage.guessed.items()
@@ -314,7 +316,8 @@ class _Rehearsing:
         if not self.options.strict_devices:
             self.decide_devices(inventory, places, undo)
         data = {name for name in self.named if name not in self.states and name not in self.outside and name != "step"}
-        belongings = Belongings(inventory, self.named, data, {*self.outside} - self.sent, self.home)
+        outside = {*self.outside} - self.sent | ({"step"} if self.sends_its_own else set())
+        belongings = Belongings(inventory, self.named, data, outside, self.home)
 
         def origin_of(path: Path, role: str, tensor: Tensor) -> Origin | None:
             at_home = places.get(id(tensor)) is self.home
@@ -354,12 +357,35 @@ class _Rehearsing:
             *self.objects[len(named) :],
         )
         decided.apply(undo)
-        for index in decided.sent(inventory, {*self.outside}, self.parameters):
-            places[id(inventory.slots.tensors[index])] = self.home
+        sent = {
+            id(inventory.slots.tensors[index]) for index in decided.sent(inventory, {*self.outside}, self.parameters)
+        }
+        places.update(dict.fromkeys(sent, self.home))
+        self.place_own(decided, inventory, sent, places)
         self.generators, self.sent = decided.generators, decided.sent_names
+        line_of_default = decided.default_device()
+        if line_of_default is not None:
+            self.stage.default_device = self.home
         for line, names in decided.lines():
             why = f"{names}: decided here, on a machine without the device; taken as on one with {name_of(self.home)}"
             self.find(line, "decided", why, "nothing to do; strict_devices=True reports such devices")
+
+    def place_own(
+        self, decided: decisions.Decided, inventory: Inventory, sent: set[int], places: dict[int, torch.device]
+    ) -> None:
+        """Of a step that is the method of an object: what the object's own code does not send is on the CPU."""
+        own, kind = self.states.get("step"), type(self.states.get("step")).__name__
+        if own is None or isinstance(own, nn.Module) or any(own is each for each in self.objects):
+            return
+        if not decided.sends_its_own(own):
+            self.assumed.append(f"the step's own object (a {kind}) is taken for a part of the state")
+            return
+        self.sends_its_own = True
+        self.assumed.append(f"of the step's own object (a {kind}), what its code sends is on {self.home}")
+        for slot in inventory.slots:
+            of = slot.owner.parameter if slot.owner is not None else None
+            if next(slot.path.steps()).what == "step" and not {id(slot.tensor), of} & sent:
+                places[id(slot.tensor)] = CPU
 
     def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:
         """Where each tensor is when the step begins, by its id."""
@@ -507,7 +533,7 @@ class _Rehearsing:
             return
         line = users_line_of(error)
         self.stopped = f"stopped at {line}  {line.text}\n      {why}\n      Fix: {remedy}"
-        self.ending, self.stopped_at = ending, line
+        self.ending, self.stopped_at, self.raised = ending, line, error
 
     def check_left(self, line: Line) -> None:
         """Weights were moved to the CPU at this line, and computed with there: was the device decided before?"""
@@ -520,14 +546,19 @@ class _Rehearsing:
             why = "the model was moved to cpu, the device that this line remembers, and computes there"
             self.find(line, "stale-device", why, "take the device of a parameter: next(model.parameters()).device")
 
-    def confirm(self) -> None:
+    def confirm(self, raised: BaseException) -> None:
         """Run the step without the simulation, on copies: does it fail there too?"""
         error = plainly(self.step, self.objects, self.named, self.home)
-        same = error is not None
-        self.ending = "error" if same else "limit"
-        if same:
-            self.stopped += f"\n      without the simulation, on the CPU, it fails as well: {type(error).__name__}"
+        if error is not None and type(error) is not type(raised):
+            said = str(error).strip().partition("\n")[0]
+            self.stopped += (
+                f"\n      not confirmed: without the simulation, on the CPU, it fails with {_kind(error)}: {said}"
+            )
+        elif error is not None:
+            self.ending = "error"
+            self.stopped += f"\n      without the simulation, on the CPU, it fails as well: {_kind(error)}"
         else:
+            self.ending = "limit"
             words = self.stopped.partition("\n      Fix: ")[0]
             why = "without the simulation, on the CPU, the step runs: the simulation is the cause, not the step"
             self.stopped = f"{words}\n      {why}\n      Fix: {_LEAVE_OUT}"
@@ -576,6 +607,10 @@ class _Rehearsing:
                 for value in state.values():
                     if isinstance(value, StandIn):
                         self.stage.meter.mark(value._behind, "optimizer")
+
+
+def _kind(error: BaseException) -> str:
+    return type(error).__name__
 
 
 def _compared(raised: types.TracebackType) -> dict[str, StandIn]:

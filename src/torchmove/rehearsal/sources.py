@@ -29,6 +29,7 @@ class Assigned(NamedTuple):
     scope: str
     owner: str = ""  # the class, of an attribute of `self` or of a class
     is_sent: bool = False  # no assignment: `model.to(device)` by itself
+    default: ast.expr | None = None  # the default device: of `with torch.device(...)` or `set_default_device(...)`
 
 
 class Source:
@@ -44,6 +45,8 @@ class Source:
             list
         )  # by the last name of what is called
         self.classes: set[str] = set()
+        self.default: ast.expr | None = None  # the default device at the statement that is being read
+        self.set_default: ast.expr | None = None  # what the file sets as default device
         self.loops: dict[tuple[str, str], list[ast.expr]] = {}  # what a loop goes over, by scope and variable
         self.imports: dict[str, tuple[str, str]] = {}
         self.modules: dict[str, str] = {}  # that are imported as a whole, or from which something is
@@ -53,6 +56,16 @@ class Source:
     def _read(self, body: Iterable[ast.stmt], scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         for each in body:
             self._read_one(each, scope, owner, tests)
+
+    def _read_with(self, node: ast.With | ast.AsyncWith, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        """The body of `with torch.device(...)` has a default device."""
+        contexts = [each.context_expr for each in node.items]
+        self._read_expressions(contexts, scope)
+        before = self.default
+        names = [each for each in contexts if isinstance(each, ast.Name) or _makes_a_device(each)]
+        self.default = names[0] if names else before
+        self._read(node.body, scope, owner, tests)
+        self.default = before
 
     def _read_one(self, node: ast.stmt, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -74,10 +87,12 @@ class Source:
                 self._assign(target, node.value, scope, owner, tests)
             self._read_expressions([node.value], scope)
         elif isinstance(node, ast.Return) and node.value is not None:
-            self.returns[scope].append(Assigned(node.value, tests, scope))
+            self.returns[scope].append(self._assigned(node.value, tests, scope, owner))
             self._read_expressions([node.value], scope)
             if isinstance(node.value, ast.Tuple):  # as the command line takes it: the step, then its arguments
                 self._note_step(node.value.elts, scope)
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            self._read_with(node, scope, owner, tests)
         elif isinstance(node, ast.ImportFrom):
             self.imports |= {each.asname or each.name: (node.module or "", each.name) for each in node.names}
             self.modules |= {each.asname or each.name: node.module or "" for each in node.names}
@@ -95,13 +110,14 @@ class Source:
                 elif isinstance(field, ast.expr):
                     self._read_expressions([field], scope)
                     self._note_sent(field, scope, owner, tests)
-                elif name == "items":
-                    self._read_expressions([each.context_expr for each in field], scope)
 
     def _note_sent(self, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         """`model.to(device)` and `self.model.to(device)` move a module in place: as good as an assignment."""
         target = _target_of_sending(value)
         sent = Assigned(value, tests, scope, owner, is_sent=True)
+        if isinstance(value, ast.Call) and called(value) == "set_default_device" and value.args:
+            self.default = self.set_default = value.args[0]
+        self._note_appended(value, scope, tests)
         for each in self.loops.get((scope, target.id), [target]) if isinstance(target, ast.Name) else [target]:
             if isinstance(each, ast.Name) and self._is_self(each.id, scope):
                 self.attributes[ITSELF].append(sent)
@@ -109,6 +125,16 @@ class Source:
                 self.names[scope, each.id].append(sent)
             elif isinstance(each, ast.Attribute):
                 self.attributes[each.attr].append(sent)
+
+    def _note_appended(self, value: ast.expr, scope: str, tests: tuple[ast.expr, ...]) -> None:
+        """`memory.append(x.to(device))`: what a list of the user's gets, under a name of its own."""
+        if isinstance(value, ast.Call) and called(value) in ("append", "appendleft", "add") and len(value.args) == 1:
+            holder = getattr(value.func, "value", None)
+            if isinstance(holder, ast.Name):
+                self.names[scope, f"{holder.id}[]"].append(self._assigned(value.args[0], tests, scope))
+
+    def _assigned(self, value: ast.expr, tests: tuple[ast.expr, ...], scope: str, owner: str = "") -> Assigned:
+        return Assigned(value, tests, scope, owner, default=self.default)
 
     def _is_self(self, name: str, scope: str) -> bool:
         """Is it the first parameter of a method, by whatever name?"""
@@ -129,19 +155,32 @@ class Source:
 
     def _assign(self, target: ast.expr, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         if isinstance(target, ast.Name):
-            assigned = Assigned(value, tests, scope, owner)
+            assigned = self._assigned(value, tests, scope, owner)
             self.names[scope, target.id].append(assigned)
             if owner and scope.split(".")[-1] == owner:
                 self.attributes[target.id].append(assigned)
         elif isinstance(target, ast.Attribute):
-            is_own = isinstance(target.value, ast.Name) and self._is_self(target.value.id, scope)
-            self.attributes[target.attr].append(Assigned(value, tests, scope, owner if is_own else ""))
+            self._assign_attribute(target, value, scope, owner, tests)
         elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-            self.attributes[str(target.slice.value)].append(Assigned(value, tests, scope))
+            self.attributes[str(target.slice.value)].append(self._assigned(value, tests, scope))
+            if isinstance(target.value, ast.Name):
+                self.names[scope, f"{target.value.id}[{target.slice.value!r}]"].append(
+                    self._assigned(value, tests, scope)
+                )
         elif isinstance(target, (ast.Tuple, ast.List)):
-            values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value] * len(target.elts)
-            for one, its in zip(target.elts, values, strict=False):
+            for one, its in zip(target.elts, _parts(value, len(target.elts)), strict=False):
                 self._assign(one, its, scope, owner, tests)
+
+    def _assign_attribute(
+        self, target: ast.Attribute, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]
+    ) -> None:
+        holder = target.value
+        is_own = isinstance(holder, ast.Name) and self._is_self(holder.id, scope)
+        self.attributes[target.attr].append(self._assigned(value, tests, scope, owner if is_own else ""))
+        if isinstance(holder, ast.Name) and not is_own:
+            # `x.data = x.data.to(device)` sends x itself.
+            name = holder.id if target.attr == "data" else f"{holder.id}.{target.attr}"
+            self.names[scope, name].append(self._assigned(value, tests, scope))
 
     def _read_expressions(self, expressions: Iterable[ast.expr], scope: str) -> None:
         for node in (each for expression in expressions for each in ast.walk(expression)):
@@ -176,6 +215,22 @@ class Source:
             self.calls[step.id].append((ast.Call(step, arguments, []), scope))  # type: ignore[attr-defined]
 
 
+def _parts(value: ast.expr, count: int) -> list[ast.expr]:
+    """What the targets of `a, b = value` get."""
+    if isinstance(value, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in value.elts):
+        return value.elts
+    indices = (ast.copy_location(ast.Constant(index), value) for index in range(count))
+    return [ast.copy_location(Part(value=value, slice=index, ctx=ast.Load()), value) for index in indices]
+
+
+class Part(ast.Subscript):
+    """One of the values that a statement assigns together; no expression of the file's."""
+
+
+def _makes_a_device(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and called(node) == "device"
+
+
 ITSELF = ""  # an object under which its own attributes are found
 
 
@@ -183,7 +238,7 @@ def _target_of_sending(value: ast.expr) -> ast.expr | None:
     """What a statement sends: `net` of `net.to(device)` and of `net.to(device).train()`."""
     target: ast.expr | None = None
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        target = value.func.value if value.func.attr in ("to", "cuda") else target
+        target = value.func.value if value.func.attr in ("to", "cuda", "cpu") else target
         value = value.func.value
     return target
 
@@ -301,7 +356,8 @@ class Reasons:
     def made_by_library(self, source: Source, name: str, scope: str = "") -> Line | None:
         """The statement that calls a class of a library for a variable, without a word of the CPU."""
         for each in [*source.names.get((scope, name), []), *source.names.get(("", name), [])]:
-            called_first = each.value.func if isinstance(each.value, ast.Call) else None
+            value = each.value.value if isinstance(each.value, Part) else each.value
+            called_first = value.func if isinstance(value, ast.Call) else None
             while isinstance(called_first, ast.Attribute):
                 called_first = called_first.value
             if isinstance(called_first, ast.Name) and is_librarys(source, called_first.id):
@@ -384,11 +440,20 @@ class Reasons:
             return lines[0] if all(lines) else None
         return self.of_any(source, own or [each for each in every if not owners or not each.owner], deep)
 
-    def is_current_accelerator(self, source: Source, name: str, scope: str) -> bool:
+    def is_current_accelerator(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> bool:
         """Is it what torch.accelerator.current_accelerator() returned, at least in one branch?"""
-        values = [each.value for each in source.names.get((scope, name), ())]
-        values += [each for value in values if isinstance(value, ast.IfExp) for each in (value.body, value.orelse)]
-        return any(isinstance(each, ast.Call) and called(each) == "current_accelerator" for each in values)
+        if deep > DEEP:
+            return False
+        if isinstance(expression, ast.IfExp):
+            branches = expression.body, expression.orelse
+            return any(self.is_current_accelerator(source, each, scope, deep + 1) for each in branches)
+        if isinstance(expression, ast.Name):
+            assigned = [*source.names.get((scope, expression.id), ()), *source.names.get(("", expression.id), ())]
+            values = [(source, each.value, each.scope) for each in assigned]
+            if scope in source.functions and expression.id in parameters_of(source.functions[scope]):
+                values += self.arguments(source, scope, expression.id)
+            return any(self.is_current_accelerator(*each, deep + 1) for each in values)
+        return isinstance(expression, ast.Call) and called(expression) == "current_accelerator"
 
     def _of_result(self, source: Source, name: str, deep: int) -> Line | None:
         return self.of_any(source, source.returns[name], deep) if name in source.returns else None

@@ -110,6 +110,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
         self.themselves: dict[int, Itself] = {}  # tensors that no stand-in can play
         self.built: dict[int, Any] = {}  # modules that the step has built
+        self.default_device: torch.device | None = None  # where the default device was decided before the rehearsal
+        self.given_context = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
         self.roots: dict[Any, Origin] = {}  # of origins that have one cause
 
     @classmethod

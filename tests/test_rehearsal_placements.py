@@ -1,0 +1,234 @@
+"""What a user's own file sent before the step is on the device; what it forgot is on the CPU, and is found."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+from test_corpus import no_accelerator
+
+import torchmove as tm
+
+HEAD = """import copy
+from types import SimpleNamespace
+import torch
+from torch import nn
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+net = nn.Linear(4, 4).to(device)
+x0 = torch.ones(3, 4, device=device)
+"""
+STEP = """
+
+def step():
+    return net(x0) * {made}
+"""
+# Statements that leave `t`, or what the step reads of it, on the device; and others that leave it on the CPU.
+SENT = {
+    "a method of what was sent": ("t = x0.clone().detach()[0]", "t"),
+    "new_zeros": ("t = x0.new_zeros(4)", "t"),
+    "new_zeros of a parameter": ("p = next(net.parameters())\nt = p.new_zeros(4)", "t"),
+    "zeros_like": ("t = torch.zeros_like(x0)", "t"),
+    "the device of another": ("t = torch.ones(4, device=x0.device)", "t"),
+    "the device of another by name": ("where = next(net.parameters()).device\nt = torch.ones(4).to(where)", "t"),
+    "to another": ("t = torch.ones(4).to(x0)", "t"),
+    "type_as": ("t = torch.ones(4).type_as(x0)", "t"),
+    "a function of torch's": ("t = torch.cumsum(torch.ones(3, 4).to(device), 0)", "t"),
+    "computed from it": ("t = 1.0 - x0 * 2", "t"),
+    "a tuple from a function": ("def load():\n    return torch.ones(4).to(device), 1\nt, n = load()", "t"),
+    "a dict from a function": ("def load():\n    return {'t': torch.ones(4).to(device)}\nt = load()", "t['t']"),
+    "a map": ("t, u = map(lambda each: each.to(device), [torch.ones(4), torch.ones(4)])", "t * u"),
+    "a lambda": ("to = lambda each: each.to(device)\nt = to(torch.ones(4))", "t"),
+    "a comprehension": ("t = [each.to(device) for each in [torch.ones(4), torch.ones(4)]]", "t[0] * t[1]"),
+    "written into a dict": ("t = {}\nt['w'] = torch.ones(4).to(device)", "t['w']"),
+    "appended": ("t = []\nfor _ in range(2):\n    t.append(torch.ones(4).to(device))", "t[0] * t[1]"),
+    "a namespace": ("t = SimpleNamespace()\nt.w = torch.ones(4).to(device)", "t.w"),
+    "its data": ("t = torch.ones(4)\nt.data = t.data.to(device)", "t"),
+    "a copy of a module": ("t = copy.deepcopy(net)", "t(x0)"),
+    "modules in a loop": (
+        "t, u = nn.Linear(4, 4), nn.Linear(4, 4)\nfor each in (t, u):\n    each.to(device)",
+        "t(x0) * u(x0)",
+    ),
+    "a wrapper": ("inner = nn.Linear(4, 4).to(device)\nt = nn.DataParallel(inner)", "inner(x0)"),
+    "a default device": ("torch.set_default_device(device)\nt = nn.Linear(4, 4)", "t(x0) * torch.ones(4)"),
+    "a with statement": ("with torch.device(device):\n    t = nn.Linear(4, 4)", "t(x0)"),
+    "by the class itself": (
+        "class Own(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.inner = nn.Linear(4, 4)\n        self.to(device)\nt = Own()",
+        "t.inner(x0)",
+    ),
+    "an object with a to of its own": (
+        "class Batch:\n    def __init__(self):\n        self.a = torch.ones(4)\n"
+        "    def to(self, where):\n        self.a = self.a.to(where)\n        return self\nt = Batch()\nt.to(device)",
+        "t.a",
+    ),
+    "attributes of attributes": (
+        "class Noise:\n    def __init__(self, where):\n        self.beta = torch.ones(4).to(where)\n"
+        "        self.alpha = 1 - self.beta\nt = Noise(device)",
+        "t.alpha",
+    ),
+    "an argument of its class": (
+        "class Holder:\n    def __init__(self, inner):\n        self.inner = inner\n"
+        "t = Holder(nn.Linear(4, 4).to(device))",
+        "t.inner(x0)",
+    ),
+}
+FORGOTTEN = {
+    "the weights of another": ("t = nn.Linear(4, 4)\nt.load_state_dict(net.state_dict())", "t(x0)"),
+    "the size of another": ("t = nn.Linear(net.out_features, 4)", "t(x0)"),
+    "the shape of another": ("t = torch.zeros(x0.shape)", "t"),
+    "so many as another": ("t = torch.zeros(x0.size(0), 4)", "t"),
+    "bound anew": ("t = torch.ones(4).to(device)\nt = torch.ones(4)", "t"),
+    "brought back": ("t = nn.Linear(4, 4).to(device)\nt.cpu()", "t(x0)"),
+    "in a list with another": ("t = nn.ModuleList()\nt.append(nn.Linear(4, 4))\nt.append(net)", "t[0](x0)"),
+    "a buffer of another": ("t = nn.Linear(4, 4)\nt.register_buffer('mean', x0)", "t(x0)"),
+    "a tuple from a function": ("def load():\n    return torch.ones(4).to(device), torch.ones(4)\nu, t = load()", "t"),
+    "a dict from a function": (
+        "def load():\n    return {'u': torch.ones(4).to(device), 't': torch.ones(4)}\nt = load()",
+        "t['t']",
+    ),
+    "beside one in a dict": ("t = {'u': torch.ones(4).to(device), 't': torch.ones(4)}", "t['t']"),
+    "by a branch not taken": (
+        "def pick(fast):\n    t = torch.ones(4)\n    if fast:\n        return t.to(device)\n    return t\n"
+        "t = pick(False)",
+        "t",
+    ),
+    "on the CPU on purpose": (
+        "def pick(name):\n    return torch.device(name if torch.cuda.is_available() else 'cpu')\n"
+        "t = torch.ones(4).to(pick('cpu'))",
+        "t",
+    ),
+    "by a constructor told so": (
+        "class Noise:\n    def __init__(self, where=None):\n"
+        "        self.where = where or torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n"
+        "        self.beta = torch.ones(4).to(self.where)\nt = Noise(torch.device('cpu'))",
+        "t.beta",
+    ),
+    "a field that its to forgets": (
+        "class Batch:\n    def __init__(self):\n        self.a, self.b = torch.ones(4), torch.ones(4)\n"
+        "    def to(self, where):\n        self.a = self.a.to(where)\n        return self\nt = Batch()\nt.to(device)",
+        "t.b",
+    ),
+    "another attribute": (
+        "class Agent:\n    def __init__(self):\n        policy = nn.Linear(4, 4).to(device)\n"
+        "        self.policy, self.head = policy, nn.Linear(policy.out_features, 4)\nt = Agent()",
+        "t.head(x0)",
+    ),
+}
+
+
+@pytest.fixture
+def load(tmp_path):
+    names = []
+
+    def loaded(text):
+        name = f"placed_{len(names)}_{tmp_path.name}".replace("-", "_")
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        names.append(name)
+        with no_accelerator():
+            spec.loader.exec_module(module)
+        return module
+
+    import torch
+
+    before = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
+    yield loaded
+    if torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context") is not before:
+        torch.set_default_device(None)
+    for name in names:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("how", SENT)
+def test_what_was_sent_is_there(load, how):
+    text, made = SENT[how]
+    found = tm.rehearse(load(HEAD + text + STEP.format(made=made)).step)
+    assert found.ok, str(found)
+
+
+@pytest.mark.parametrize("how", FORGOTTEN)
+def test_what_was_forgotten_is_found(load, how):
+    text, made = FORGOTTEN[how]
+    found = tm.rehearse(load(HEAD + text + STEP.format(made=made)).step)
+    assert [each.code for each in found.failing] == [f"return net(x0) * {made}"], str(found)
+
+
+BOUND = """
+class Trainer:
+    def __init__(self):
+        self.net, self.mean = net, torch.zeros(4){end}
+
+    def step(self):
+        return self.net(x0) - self.mean
+"""
+
+
+@pytest.mark.parametrize(("end", "ok"), [(".to(device)", True), ("", False)])
+def test_of_a_methods_own_object_what_its_code_sends_is_there(load, end, ok):
+    found = tm.rehearse(load(HEAD + BOUND.format(end=end)).Trainer().step)
+    assert bool(found) == ok, str(found)
+    assert "the step's own object (a Trainer)" in " ".join(found.assumed)
+
+
+def test_a_methods_own_object_that_sends_nothing_is_state(load):
+    text = "\n\nclass Trainer:\n    net, mean = nn.Linear(4, 4), torch.zeros(4)\n\n    def step(self):\n"
+    module = load(HEAD + text + "        return self.model(x0)\n")
+    trainer = module.Trainer()
+    trainer.model = module.nn.Linear(4, 4)
+    found = tm.rehearse(trainer.step)
+    assert found.ok, str(found)
+    assert found.assumed == ("the step's own object (a Trainer) is taken for a part of the state",)
+
+
+ELSEWHERE = """
+from {steps} import step
+
+
+def build():
+    if torch.cuda.is_available():
+        device = torch.device("cuda")
+    else:
+        device = torch.device("cpu")
+    return step, nn.Linear(4, 4), device, torch.ones(3, 4)
+"""
+
+
+def test_a_step_of_another_file_is_called_with_what_this_one_decides(load):
+    steps = load("def step(model, device, x):\n    model(x.to(device)).sum().backward()\n")
+    module = load(HEAD + ELSEWHERE.format(steps=steps.__name__))
+    from torchmove.rehearsal.run import Options, rehearse_named
+
+    step, *objects = module.build()
+    named = dict(zip(("model", "device", "x"), objects, strict=True))
+    found = rehearse_named(step, tuple(objects), named, Options(), module.__file__)
+    assert found.ok, str(found)
+
+
+def test_an_accelerator_that_is_not_there_is_no_device(load):
+    text = """
+
+class Trainer:
+    def __init__(self):
+        self.where = torch.accelerator.current_accelerator()
+        self.model = nn.Linear(4, 4).to(self.where)
+
+    def step(self, x):
+        return self.model(x.to(self.where))
+"""
+    found = tm.rehearse(load(HEAD + text).Trainer().step, __import__("torch").ones(3, 4))
+    assert found.ok, str(found)
+
+
+def test_another_error_without_the_simulation_confirms_nothing():
+    import torch
+
+    def step(model, x):
+        model(x.to("cuda") * torch.cuda.FloatTensor(4).fill_(1))
+        raise ValueError("mine")
+
+    found = tm.rehearse(step, torch.nn.Linear(4, 4), torch.ones(2, 4), confirm_errors=True)
+    assert "not confirmed: without the simulation, on the CPU, it fails with TypeError" in found.stopped
