@@ -115,7 +115,7 @@ class Source:
         """`model.to(device)` and `self.model.to(device)` move a module in place: as good as an assignment."""
         target = _target_of_sending(value)
         sent = Assigned(value, tests, scope, owner, is_sent=True)
-        if isinstance(value, ast.Call) and called(value) == "set_default_device" and value.args:
+        if not scope and isinstance(value, ast.Call) and called(value) == "set_default_device" and value.args:
             self.default = self.set_default = value.args[0]
         self._note_appended(value, scope, tests)
         for each in self.loops.get((scope, target.id), [target]) if isinstance(target, ast.Name) else [target]:
