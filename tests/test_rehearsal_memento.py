@@ -353,3 +353,51 @@ def test_what_the_step_imports_stays_imported(tmp_path, monkeypatch):
         assert tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4)).ok
     assert package.part.value == 2
     del sys.modules["lazy_of_mine"], sys.modules["lazy_of_mine.part"]
+
+
+# ---------------------------------------------------------------- arrays
+
+
+class Replay:
+    def __init__(self):
+        self.seen, self.at = np.zeros((4, 2), np.float32), 0
+        self.inside = {"rewards": [np.zeros(4)]}
+
+    def add(self, value):
+        self.seen[self.at], self.at = value, self.at + 1
+        self.inside["rewards"][0][:] = 1.0
+
+
+TOTALS = np.arange(3.0)
+MANY = {"objects": np.array([None, "text", 1], dtype=object), "fields": np.zeros(2, dtype=[("a", "i4"), ("b", "f4")])}
+REPLAY = Replay()
+
+
+def test_what_the_step_writes_into_arrays_is_put_back():
+    around, given = np.zeros(2), np.zeros(2)
+
+    def step(model, x, given):
+        REPLAY.add(model(x.to("cuda")).detach().cpu().numpy()[0])
+        TOTALS[1:] += 5
+        MANY["objects"][0], MANY["fields"]["b"] = "new", 3.0
+        around[0] = given[1] = 9
+
+    arrays = [REPLAY.seen, *REPLAY.inside["rewards"], TOTALS, *MANY.values(), around, given]
+    before = [(each, each.tolist()) for each in arrays]
+    assert tm.rehearse(step, nn.Linear(2, 2), torch.ones(1, 2), given)
+    assert [(id(each), each.tolist()) for each in arrays] == [(id(each), values) for each, values in before]
+    assert REPLAY.at == 0
+
+
+def test_arrays_that_are_too_large_to_be_copied_are_named(monkeypatch):
+    monkeypatch.setattr("torchmove.rehearsal.memento.MOST_ARRAY_BYTES", 100)
+    large, small = np.zeros(20), np.zeros(3)
+
+    def step(model, x):
+        large[0] = small[0] = 1.0
+        return model(x.to("cuda"))
+
+    found = tm.rehearse(step, nn.Linear(2, 2), torch.ones(1, 2))
+    assert found, str(found)
+    assert any("numpy's arrays" in each for each in found.assumed)
+    assert (large[0], small[0]) == (1.0, 0.0)

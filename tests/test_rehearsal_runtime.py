@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -259,6 +260,63 @@ def test_autocast_and_scalers_made_outside_are_on(dtype, data):
     outside, inside, disabled = peaks(dtype, data)
     assert abs(outside - inside) <= 4096
     assert outside < disabled
+
+
+USE_AMP = False
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # that there is no GPU, and that torch.cuda.amp is an old name
+    OFF, ON = torch.autocast("cuda", enabled=USE_AMP), torch.autocast("cuda", torch.float16, enabled=not USE_AMP)
+    OLD_OFF, OLD_ON = torch.cuda.amp.autocast(False), torch.cuda.amp.autocast(True)
+    SCALER_OFF = torch.amp.GradScaler("cuda", enabled=USE_AMP)
+
+    class Switched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.amp = nn.Linear(4, 4), False
+            self.off, self.on = torch.autocast("cuda", enabled=self.amp), torch.autocast("cuda", torch.float16, True)
+
+        @torch.autocast("cuda", enabled=False)
+        def forward(self, x):
+            with self.on:
+                on = self.layer(x).dtype
+            with self.off:
+                return self.layer(x).dtype, on, self.layer(x)
+
+        @torch.autocast("cuda", torch.float16)
+        def lowered(self, x):
+            return self.layer(x).dtype
+
+
+def switched_around():
+    wanted = False
+    region, available = (
+        torch.autocast("cuda", enabled=wanted),
+        torch.autocast("cuda", enabled=torch.cuda.is_available()),
+    )
+
+    def step(model, optimizer, x, of):
+        x = x.to("cuda")
+        regions = {"OFF": OFF, "ON": ON, "OLD_OFF": OLD_OFF, "OLD_ON": OLD_ON, "around": region, "available": available}
+        for name, each in regions.items():
+            with each:
+                of[name] = model.layer(x).dtype
+        of["attribute off"], of["attribute on"], _ = model(x)
+        of["decorated"], of["decorated off"] = model.lowered(x), model(x)[2].dtype
+        loss = model(x)[2].sum()
+        assert SCALER_OFF.scale(loss) is loss
+        assert of == {name: torch.float16 if name in LOWERED else torch.float32 for name in of}, of
+
+    return step
+
+
+LOWERED = {"ON", "OLD_ON", "available", "attribute on", "decorated"}
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+def test_what_was_switched_off_where_it_was_made_stays_off(data):
+    model = Switched()
+    found = tm.rehearse(switched_around(), model, torch.optim.SGD(model.parameters()), torch.ones(2, 4), {}, data=data)
+    assert found, str(found)
 
 
 def test_under_autocast_the_operations_have_cudas_dtypes():

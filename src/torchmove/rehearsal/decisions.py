@@ -164,7 +164,7 @@ class Decided:
             if isinstance(value, (torch.nn.Module, torch.Tensor)) and self._was_sent(name, value):
                 self._add(value, there)  # another object may hold it, too
         for function in self.around.functions:
-            for name, value in zip(function.__code__.co_freevars, _contents(function), strict=True):
+            for name, value in zip(function.__code__.co_freevars, contents_of(function), strict=True):
                 if _is_movable(value) and self._was_sent(name, value, scope_around(function.__qualname__)):
                     self._add(value, there)
         for name, value in parameters.items():
@@ -332,7 +332,7 @@ class Decided:
             line = self.reasons.of_name(source, name, scope)
             new = self._new(value)
             if line is not None and isinstance(value, bool):
-                cells = dict(zip(function.__code__.co_freevars, _contents(function), strict=True))
+                cells = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
                 assigned = [each.value for each in source.names[scope, name]]
                 new = _again(assigned, {**function.__globals__, **cells})
             if line is not None and new is not None:
@@ -424,7 +424,8 @@ def _registered_in(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     yield from module.named_buffers(recurse=False)
 
 
-def _contents(function: types.FunctionType) -> Iterator[Any]:
+def contents_of(function: types.FunctionType) -> Iterator[Any]:
+    """Of the cells of a closure."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -440,21 +441,23 @@ _SAFE = (
 
 def _again(expressions: list[ast.expr], space: dict[str, Any]) -> bool | None:
     """The truth of a switch, asked again where there is a device. None: asking it would do more than ask."""
-    for expression in expressions:
-        nodes = list(ast.walk(expression))
-        asks = all(called(node) in ASKS for node in nodes if isinstance(node, ast.Call))
-        if not asks or not all(isinstance(node, _SAFE) for node in nodes):
-            continue
-        code = compile(ast.Expression(expression), "<decided>", "eval")
-        yes = lambda *_: True  # noqa: E731
-        with (
-            patch.object(torch.cuda, "is_available", yes),
-            patch.object(torch.accelerator, "is_available", yes),
-            patch.object(torch.cuda, "device_count", lambda: 1),
-        ):
-            try:
-                if eval(code, dict(space)):
-                    return True
-            except Exception:  # its names have other values by now
-                continue
-    return None
+    return any(asked_again(each, space) for each in expressions) or None
+
+
+def asked_again(expression: ast.expr, space: dict[str, Any]) -> bool | None:
+    """The truth of an expression where there is a device; None: it does more than ask, or its names are not known."""
+    nodes = list(ast.walk(expression))
+    asks = all(called(node) in ASKS for node in nodes if isinstance(node, ast.Call))
+    if not asks or not all(isinstance(node, _SAFE) for node in nodes):
+        return None
+    code = compile(ast.Expression(expression), "<decided>", "eval")
+    yes = lambda *_: True  # noqa: E731
+    with (
+        patch.object(torch.cuda, "is_available", yes),
+        patch.object(torch.accelerator, "is_available", yes),
+        patch.object(torch.cuda, "device_count", lambda: 1),
+    ):
+        try:
+            return bool(eval(code, dict(space)))
+        except Exception:  # its names have other values by now
+            return None

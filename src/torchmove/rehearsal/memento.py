@@ -20,16 +20,37 @@ from torchmove._undo import Undo
 from torchmove.rehearsal.caches import clear_if_filled, entries_of, insides_of
 
 
-def remember(holders: Iterable[Any], undo: Undo) -> None:
-    """The contents of holders, and of the plain containers in them."""
-    todo = list(holders)
+def remember(holders: Iterable[Any], undo: Undo) -> int:
+    """The contents of holders, and of the plain containers and the arrays in them. Returns how many bytes of arrays
+    were too many to be copied."""
+    todo, left, missed = list(holders), MOST_ARRAY_BYTES, 0
     seen = {*map(id, insides_of(todo))}
     while todo:
         holder = todo.pop()
         # Threads wait at an event or a lock: put back, it would not know of them.
-        if id(holder) not in seen and type(holder) not in ATOMS and type(holder).__module__ != "threading":
-            seen.add(id(holder))
-            todo += [each for each in _contents(holder, undo) if isinstance(each, CONTAINERS)]
+        if id(holder) in seen or type(holder) in ATOMS or type(holder).__module__ == "threading":
+            continue
+        seen.add(id(holder))
+        if not is_array(holder):
+            todo += [each for each in _contents(holder, undo) if isinstance(each, CONTAINERS) or is_array(each)]
+        elif holder.flags.writeable and holder.nbytes > left:
+            missed += holder.nbytes
+        elif holder.flags.writeable:
+            left -= holder.nbytes
+            undo.append(partial(_write, holder, holder.copy()))
+    return missed
+
+
+MOST_ARRAY_BYTES = 256 << 20
+
+
+def is_array(each: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(each, numpy.ndarray)
+
+
+def _write(array: Any, before: Any) -> None:
+    array[...] = before
 
 
 def _contents(holder: Any, undo: Undo) -> Iterator[Any]:

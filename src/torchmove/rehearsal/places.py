@@ -30,7 +30,8 @@ _STRICT = {
     aten.native_dropout_backward,
 }
 _LENIENT = {
-    *(aten.mse_loss, aten.smooth_l1_loss, aten.binary_cross_entropy, aten.bernoulli, aten.bernoulli_),
+    *(aten.mse_loss, aten.smooth_l1_loss, aten.binary_cross_entropy, aten.binary_cross_entropy_with_logits),
+    *(aten.bernoulli, aten.bernoulli_),
     *(aten.rsub, aten.floor_divide, aten.floor_divide_, aten.copysign_, aten.heaviside_),
     *(aten.eq_, aten.ne_, aten.lt_, aten.le_, aten.gt_, aten.ge_, aten.__irshift__, aten.__ilshift__),
 }

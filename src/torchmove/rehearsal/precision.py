@@ -36,13 +36,17 @@ _LESSER = {torch.float16, torch.bfloat16}
 
 
 @contextmanager
-def mixed_precision(stage: Stage, objects: Sequence[Any], assumed: list[str]) -> Iterator[None]:
-    """Autocast and gradient scalers for the simulated device are on, also those made before the rehearsal began."""
+def mixed_precision(
+    stage: Stage, objects: Sequence[Any], is_off: Callable[[Any], bool], assumed: list[str]
+) -> Iterator[None]:
+    """Autocast and gradient scalers for the simulated device are on, also those made before the rehearsal began; but
+    not those that were switched off where they were made."""
     kind = stage.home.type
     autocast: Any = torch.autocast
     make, enter, leave = autocast.__init__, autocast.__enter__, autocast.__exit__
     step_taken = torch.amp.GradScaler._maybe_opt_step
     made: weakref.WeakSet[Any] = weakref.WeakSet()
+    stay_off: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
     inner: dict[int, Any] = {}
     library: list[Any] = []
 
@@ -50,10 +54,15 @@ def mixed_precision(stage: Stage, objects: Sequence[Any], assumed: list[str]) ->
         made.add(region)
         make(region, *args, **kwargs)
 
+    def stays_off(region: Any) -> bool:
+        if region not in stay_off:
+            stay_off[region] = is_off(region)
+        return stay_off[region]
+
     def entering(region: Any) -> Any:
         if region.device != kind or stage.over:
             return enter(region)
-        if not region._enabled and region not in made and not _is_available(kind):
+        if not region._enabled and region not in made and not _is_available(kind) and not stays_off(region):
             said = f"autocast({kind!r}), made where there is no such device and so disabled, is taken to be on"
             assumed.extend([said] if said not in assumed else [])
             region._enabled, before = True, False
@@ -86,7 +95,7 @@ def mixed_precision(stage: Stage, objects: Sequence[Any], assumed: list[str]) ->
         patch.object(autocast, "__enter__", entering),
         patch.object(autocast, "__exit__", leaving),
         patch.object(torch.amp.GradScaler, "_maybe_opt_step", step_without_looking),
-        _enabled_scalers(kind, objects, assumed),
+        _enabled_scalers(kind, objects, is_off, assumed),
     ):
         try:
             yield
@@ -103,12 +112,14 @@ def _is_available(kind: str) -> bool:
 
 
 @contextmanager
-def _enabled_scalers(kind: str, objects: Sequence[Any], assumed: list[str]) -> Iterator[None]:
+def _enabled_scalers(
+    kind: str, objects: Sequence[Any], is_off: Callable[[Any], bool], assumed: list[str]
+) -> Iterator[None]:
     """Scalers that were disabled because there was no such device are as they would be there."""
     changed: list[tuple[Any, dict[str, Any]]] = []
     if not _is_available(kind):
         for scaler in held(objects, torch.amp.GradScaler):
-            if not scaler._enabled and scaler._device == kind:
+            if not scaler._enabled and scaler._device == kind and not is_off(scaler):
                 changed.append((scaler, dict(scaler.__dict__)))
                 assumed.append(
                     f"a GradScaler({kind!r}), made where there is no such device and so disabled, is taken to be on"

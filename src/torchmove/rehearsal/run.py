@@ -34,7 +34,13 @@ from torchmove.rehearsal.generators import generators
 from torchmove.rehearsal.given import Given, trained_in
 from torchmove.rehearsal.libraries import forget_answers, remember_shared, take_chosen
 from torchmove.rehearsal.loaders import delivered, dismiss
-from torchmove.rehearsal.memento import remember, remember_generators, remember_globals, remember_names
+from torchmove.rehearsal.memento import (
+    MOST_ARRAY_BYTES,
+    remember,
+    remember_generators,
+    remember_globals,
+    remember_names,
+)
 from torchmove.rehearsal.origins import Belongings, name_of, thrown_away
 from torchmove.rehearsal.plain import plainly
 from torchmove.rehearsal.precision import mixed_precision
@@ -44,6 +50,7 @@ from torchmove.rehearsal.scene import dress, set_up
 from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, NotOnDevice, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn, place_of
 from torchmove.rehearsal.surroundings import Surroundings
+from torchmove.rehearsal.switches import SwitchedOff, switched_off_by
 from torchmove.rehearsal.threads import Company
 from torchmove.rehearsal.tracing import nothing_traced
 from torchmove.report import listed, readable_bytes
@@ -249,6 +256,7 @@ class _Rehearsing:
         self.sends_its_own = False  # the step is a method of an object whose code sends what it holds
         self.sent: set[str] = set()  # the names of objects that were not given, and were sent to the device
         self.generators: list[torch.Generator] = []
+        self.is_off: SwitchedOff = lambda _: False
 
     def as_the_step_names_them(self, named: dict[str, Any]) -> dict[str, Any]:
         """Data under the names of the step's parameters: there is where they are sent to the device."""
@@ -311,7 +319,11 @@ class _Rehearsing:
     def set_up_states(self, undo: Undo) -> None:
         inventory = _survey.survey(self.named)
         self.choose_values(inventory)
-        remember([*self.named.values(), *(holder for holder, _ in inventory.holders.values())], undo)
+        self.is_off = switched_off_by(self.around, inventory, self.caller)
+        holders = [holder for holder, _ in inventory.holders.values()]
+        if remember([*self.named.values(), *holders], undo):
+            most = readable_bytes(MOST_ARRAY_BYTES)
+            self.assumed.append(f"numpy's arrays are more than {most}: what the step writes into some of them stays")
         places = self.places(inventory, undo)
         if not self.options.strict_devices:
             self.decide_devices(inventory, places, undo)
@@ -436,7 +448,7 @@ class _Rehearsing:
         stage, company = self.stage, self.company
         with self.lazy_parameters(undo), ExitStack() as stack:
             stack.enter_context(runtime.simulated(stage))
-            stack.enter_context(mixed_precision(stage, [*self.named.values()], self.assumed))
+            stack.enter_context(mixed_precision(stage, [*self.named.values()], self.is_off, self.assumed))
             stack.enter_context(generators(self.generators, self.home))
             loaders = stack.enter_context(delivered(stage))
             stack.enter_context(files(company, undo))

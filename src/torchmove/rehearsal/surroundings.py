@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torchmove._stored import ATOMS
+from torchmove.rehearsal.memento import is_array
 from torchmove.rehearsal.provenance import is_installed, is_users
 
 _HOLDERS = (
@@ -101,7 +102,8 @@ class Surroundings:
                 self._hold(name, value)
         else:
             self._todo += _functions_in(value)
-            if isinstance(value, _HOLDERS) or self._is_own(type(value).__module__) or _is_users_class(type(value)):
+            is_own = self._is_own(type(value).__module__) or _is_users_class(type(value))
+            if isinstance(value, _HOLDERS) or is_own or is_array(value):
                 self._hold(name, value)
                 self._meet_class(type(value))
 
