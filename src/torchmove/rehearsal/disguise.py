@@ -10,6 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
@@ -296,6 +297,8 @@ class Disguise(TorchFunctionMode):
     def set_data(self, call: Call) -> None:
         tensor, value = call.args
         call.done()
+        if is_lazy(tensor):
+            return
         if tensor._part == "parameters":
             self.stage.weight_moved(tensor, value._place)
         tensor._behind, tensor._place, tensor._origin = value._behind, value._place, value._origin

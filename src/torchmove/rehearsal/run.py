@@ -10,13 +10,11 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.nn import parameter
 from torch.optim import Optimizer
 
 from torchmove import _devices, _move, _survey
@@ -32,6 +30,7 @@ from torchmove.rehearsal.disguise import Call, Disguise, hooks_overridden
 from torchmove.rehearsal.files import files
 from torchmove.rehearsal.generators import generators
 from torchmove.rehearsal.given import Given, trained_in
+from torchmove.rehearsal.lazy import lazy_tensors
 from torchmove.rehearsal.libraries import forget_answers, remember_shared, take_chosen
 from torchmove.rehearsal.loaders import delivered, dismiss
 from torchmove.rehearsal.memento import (
@@ -46,8 +45,8 @@ from torchmove.rehearsal.plain import plainly
 from torchmove.rehearsal.precision import mixed_precision
 from torchmove.rehearsal.provenance import Line, Origin, Provenance, is_installed, is_ours, own_line, users_line_of
 from torchmove.rehearsal.result import Finding, Rehearsal
-from torchmove.rehearsal.scene import dress, set_up
-from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, NotOnDevice, Stage, off_stage
+from torchmove.rehearsal.scene import set_up
+from torchmove.rehearsal.stage import CannotGoOn, NotFollowed, NotOnDevice, Stage
 from torchmove.rehearsal.standin import CPU, StandIn, place_of
 from torchmove.rehearsal.surroundings import Surroundings
 from torchmove.rehearsal.switches import SwitchedOff, switched_off_by
@@ -426,27 +425,11 @@ class _Rehearsing:
             self.stopped = "\n      ".join([f"{why}:", *map(str, refused)])
         return places
 
-    @contextmanager
-    def lazy_parameters(self, undo: Undo) -> Iterator[None]:
-        """What waits for its shape gets a stand-in when it has one."""
-
-        def materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-            with off_stage():
-                behind = torch.empty(
-                    shape, dtype=dtype or tensor.data.dtype, device="cpu" if self.stage.real else "meta"
-                )
-            place = self.home if device is None else place_of(torch.device(device))
-            dress(tensor, self.stage.wrap(behind, place, None), undo)
-
-        mixin: Any = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
-        with patch.object(mixin, "materialize", materialize):
-            yield
-
     # ------------------------------------------------------------ meanwhile
 
     def on_stage(self, undo: Undo) -> None:
         stage, company = self.stage, self.company
-        with self.lazy_parameters(undo), ExitStack() as stack:
+        with lazy_tensors(stage, undo), ExitStack() as stack:
             stack.enter_context(runtime.simulated(stage))
             stack.enter_context(mixed_precision(stage, [*self.named.values()], self.is_off, self.assumed))
             stack.enter_context(generators(self.generators, self.home))

@@ -47,6 +47,11 @@ def set_up(
                 standin._part = _PARTS.get(slot.role, "other tensors")
                 stage.meter.mark(standin._behind, standin._part)
                 dress(tensor, standin, undo)
+        for index in block.slots:
+            if is_lazy(tensors[index]):
+                slot = inventory.slots[index]
+                origin = origin_of(slot.path, slot.role, tensors[index])
+                stage.itself(tensors[index], places[id(tensors[index])], origin)
     for shell in inventory.shells:  # a sparse tensor: where its parts are
         place = next((places[id(part)] for part in shell.parts if id(part) in places), CPU)
         origin = None if place is stage.home else origin_of(shell.path, shell.role, shell.tensor)

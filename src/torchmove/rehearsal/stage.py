@@ -217,6 +217,11 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def send_itself(self, tensor: Tensor, place: torch.device | None, dtype: torch.dtype | None, copy: bool) -> Tensor:
         before = self.itself(tensor)
+        if is_lazy(tensor):  # without a shape, the same tensor on any device
+            with off_stage():
+                tensor.data = tensor.data.to(dtype)
+            before._place, before._origin = place or before._place, None if place is self.home else before._origin
+            return tensor
         sent = tensor.to(dtype or tensor.dtype, copy=copy or (place is not None and place is not before._place))
         origin = before._origin if place is None or place is before._place else None
         self.themselves[id(sent)] = Itself(sent, place or before._place, origin)  # to torch it was made on the CPU
