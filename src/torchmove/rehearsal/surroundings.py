@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dis
 import functools
 import linecache
 import random
@@ -22,7 +23,7 @@ from torchmove.rehearsal.memento import is_array
 from torchmove.rehearsal.provenance import is_installed, is_users
 
 _HOLDERS = (
-    *(nn.Module, Optimizer, LRScheduler, Tensor, torch.Generator, random.Random),
+    *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, Tensor, torch.Generator, random.Random),
     *(dict, list, set, tuple, deque, functools._lru_cache_wrapper, types.SimpleNamespace, argparse.Namespace),
 )
 
@@ -60,12 +61,12 @@ class Surroundings:
             return
         names = {*_names(code)}
         if is_installed(code.co_filename):
-            self._look_around(around, function.__module__, names)
+            self._look_around(around, function.__module__, {*variables_of(code)})
             return
         self._own.add(function.__module__)
         if linecache.getlines(code.co_filename) and not code.co_filename.startswith("<attrs"):
             self.functions.append(function)  # not one that a dataclass has made of a text
-        self._look_into(around, "", names, {id(around)})
+        self._look_into(around, "", {*variables_of(code)}, names, {id(around)})
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             value = _contents(cell)  # what holds something there is found with the function
             self._todo += [value, *_functions_in(value)]
@@ -82,9 +83,11 @@ class Surroundings:
             if isinstance(value, _HOLDERS) or type(value).__module__ == module:
                 self._hold(name, value)
 
-    def _look_into(self, space: dict[str, Any], before: str, names: set[str], entered: set[int]) -> None:
-        """In a module of the user's. `entered`: the modules that this code has led to."""
-        for name in names:
+    def _look_into(
+        self, space: dict[str, Any], before: str, variables: set[str], names: set[str], entered: set[int]
+    ) -> None:
+        """In a module of the user's. `names`: what is read there; `entered`: the modules that this code has led to."""
+        for name in variables:
             self.names[id(space), name] = space
             if name in space:
                 self._meet(before + name, space[name], names, entered)
@@ -93,7 +96,7 @@ class Surroundings:
         if isinstance(value, types.ModuleType):
             if self._is_own(value.__name__) and id(vars(value)) not in entered:
                 entered.add(id(vars(value)))
-                self._look_into(vars(value), f"{name}.", names, entered)
+                self._look_into(vars(value), f"{name}.", names, names, entered)
         elif isinstance(value, type):
             self._meet_class(value)
         elif isinstance(value, types.FunctionType):
@@ -151,10 +154,42 @@ def _functions_in(value: Any) -> list[Any]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+    """The variables of the module and the attributes that code names."""
+    for each in _codes(code):
+        yield from each.co_names
+
+
+def variables_of(code: types.CodeType) -> Iterator[str]:
+    """The variables of the module that code names: an attribute may have the name of another variable.
+
+    As `dis.get_instructions` would tell, which takes a hundred times as long.
+    """
+    for each in _codes(code):
+        wide = 0
+        for instruction, number in zip(each.co_code[::2], each.co_code[1::2], strict=True):
+            if instruction == dis.EXTENDED_ARG:
+                wide = (wide | number) << 8
+                continue
+            shift = _SHIFTS.get(instruction)
+            if shift is not None:
+                yield each.co_names[(wide | number) >> shift]
+            wide = 0
+
+
+# The instructions on variables of a module or a class body, and how far the number of the name is shifted.
+_SHIFTS = {
+    number: 1 if name == "LOAD_GLOBAL" and sys.version_info >= (3, 11) else 0
+    for name, number in dis.opmap.items()
+    if name in {f"{verb}_{scope}" for verb in ("LOAD", "STORE", "DELETE") for scope in ("GLOBAL", "NAME")}
+}
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's, and those of the functions within."""
+    yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _names(inner)
+            yield from _codes(inner)
 
 
 def _contents(cell: types.CellType) -> Any:
