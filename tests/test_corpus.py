@@ -136,9 +136,20 @@ def moved(program) -> tuple:
         for each in trained_in(states):
             if isinstance(each, nn.Module):
                 each.to("cuda")
-    elif states:
-        tm.move(*[each for each in states if not isinstance(each, types.FunctionType)], to="cuda")
+    else:
+        states = [each for each in states if not has_moved(each, program)]
+        if states:
+            tm.move(*states, to="cuda")
     return objects
+
+
+def has_moved(state, program) -> bool:
+    """A function, or an object of the program's own class that has sent its modules by itself."""
+    if isinstance(state, types.FunctionType):
+        return True
+    modules = (each for each in trained_in([state]) if isinstance(each, nn.Module))
+    is_own = type(state).__module__ == program.__name__ and not isinstance(state, nn.Module)
+    return is_own and any(one.is_cuda for each in modules for one in each.parameters())
 
 
 def line_of_the_first_error(path: Path) -> int | None:

@@ -51,6 +51,46 @@ SENT = {
         "t(x0) * u(x0)",
     ),
     "a wrapper": ("inner = nn.Linear(4, 4).to(device)\nt = nn.DataParallel(inner)", "inner(x0)"),
+    "wrapped under the same name": (
+        "class Holds(nn.Module):\n    def __init__(self, inner):\n        super().__init__()\n"
+        "        self.inner = inner\nt = nn.Linear(4, 4).to(device)\nt = Holds(t)",
+        "t.inner(x0)",
+    ),
+    "changed by a function": (
+        "def freeze(m):\n    m.requires_grad_(False)\n    return m\nt = nn.Linear(4, 4)\nt.to(device)\nt = freeze(t)",
+        "t(x0)",
+    ),
+    "part by part": ("t = nn.Sequential()\nt.a = nn.Linear(4, 4)\nt.a.to(device)", "t.a(x0)"),
+    "a part put in later, and sent": (
+        "t = nn.Sequential().to(device)\nt.add_module('a', nn.Linear(4, 4).to(device))",
+        "t.a(x0)",
+    ),
+    "a function over a comprehension": (
+        "def half(y):\n    return y * 0.5\nt = [half(y) for y in (x0, x0)]",
+        "t[0] * t[1]",
+    ),
+    "a dataset": (
+        "from torch.utils.data import TensorDataset\nt = TensorDataset(torch.ones(3, 4).to(device))",
+        "t[0][0]",
+    ),
+    "a loader": (
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "t = DataLoader(TensorDataset(torch.ones(3, 4).to(device)), batch_size=3)",
+        "next(iter(t))[0]",
+    ),
+    "a dataset of its own class": (
+        "from torch.utils.data import Dataset\nclass Rows(Dataset):\n    def __init__(self):\n"
+        "        self.rows = torch.ones(3, 4).to(device)\n"
+        "    def __getitem__(self, index):\n        return self.rows[index]\nt = Rows()",
+        "t[0]",
+    ),
+    "by its own _apply": (
+        "class Metric(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.sum = torch.ones(4)\n"
+        "    def _apply(self, change, *rest):\n        super()._apply(change, *rest)\n"
+        "        self.sum = change(self.sum)\n        return self\nt = Metric().to(device)",
+        "t.sum",
+    ),
     "a default device": ("torch.set_default_device(device)\nt = nn.Linear(4, 4)", "t(x0) * torch.ones(4)"),
     "a with statement": ("with torch.device(device):\n    t = nn.Linear(4, 4)", "t(x0)"),
     "by the class itself": (
@@ -79,6 +119,34 @@ FORGOTTEN = {
     "the size of another": ("t = nn.Linear(net.out_features, 4)", "t(x0)"),
     "the shape of another": ("t = torch.zeros(x0.shape)", "t"),
     "so many as another": ("t = torch.zeros(x0.size(0), 4)", "t"),
+    "sent in vain by a function": (
+        "def load():\n    t = torch.ones(4)\n    t.to(device)\n    return t\nt = load()",
+        "t",
+    ),
+    "a part put in later": ("t = nn.Sequential(nn.Linear(4, 4)).to(device)\nt[0] = nn.Linear(4, 4)", "t(x0)"),
+    "a weight put in later": (
+        "t = nn.Sequential(nn.Linear(4, 4)).to(device)\nt[0].weight = nn.Parameter(torch.ones(4, 4))",
+        "t(x0)",
+    ),
+    "a part registered later": (
+        "t = nn.Sequential().to(device)\nt.add_module('a', nn.Linear(4, 4))",
+        "t.a(x0)",
+    ),
+    "the device of a tensor beside a device of the same name": (
+        "where = SimpleNamespace(device=device)\nu = torch.ones(4)\nt = torch.ones(4, device=u.device)",
+        "t",
+    ),
+    "one column of a dataset": (
+        "from torch.utils.data import TensorDataset\nt = TensorDataset(torch.ones(3, 4).to(device), torch.ones(3, 4))",
+        "t[0][1]",
+    ),
+    "not by its own _apply": (
+        "class Metric(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.sum, self.other = torch.ones(4), torch.ones(4)\n"
+        "    def _apply(self, change, *rest):\n        super()._apply(change, *rest)\n"
+        "        self.sum = change(self.sum)\n        return self\nt = Metric().to(device)",
+        "t.other",
+    ),
     "bound anew": ("t = torch.ones(4).to(device)\nt = torch.ones(4)", "t"),
     "brought back": ("t = nn.Linear(4, 4).to(device)\nt.cpu()", "t(x0)"),
     "in a list with another": ("t = nn.ModuleList()\nt.append(nn.Linear(4, 4))\nt.append(net)", "t[0](x0)"),
@@ -232,3 +300,89 @@ def test_another_error_without_the_simulation_confirms_nothing():
 
     found = tm.rehearse(step, torch.nn.Linear(4, 4), torch.ones(2, 4), confirm_errors=True)
     assert "not confirmed: without the simulation, on the CPU, it fails with TypeError" in found.stopped
+
+
+AGENT = """
+
+class Agent:
+    def __init__(self):
+        self.net = nn.Linear(4, 4).to(device)
+        self.rows, self.scale = torch.ones(8, 4), torch.ones(4){end}
+
+    def learn(self):
+        return self.net(self.rows[:2].to(device)) * self.scale
+
+def step(agent):
+    agent.learn().sum().backward()
+"""
+
+
+@pytest.mark.parametrize(("end", "ok"), [(".to(device)", True), ("", False)])
+def test_an_agent_that_sends_its_own_is_given(load, end, ok):
+    module = load(HEAD + AGENT.format(end=end))
+    agent = module.Agent()
+    found = tm.rehearse(module.step, agent)
+    assert bool(found) == ok, str(found)
+    assert found.assumed == ("of agent (a Agent), what its code sends is on cuda:0",)
+    if not ok:
+        assert found.failing[0].remedy == 'in Agent: self.scale = self.scale.to("cuda")'
+    assert tm.rehearse(module.step, agent, state=[agent]).ok
+
+
+def test_every_attribute_that_a_method_step_forgot_is_found(load):
+    text = """
+
+class Learner:
+    def __init__(self):
+        self.net, self.low, self.high = nn.Linear(4, 4).to(device), torch.zeros(4), torch.ones(4)
+
+    def step(self):
+        y = self.net(x0) + self.low
+        return y * self.high
+"""
+    found = tm.rehearse(load(HEAD + text).Learner().step)
+    assert [each.kind for each in found.failing] == ["loss", "loss"]
+    assert [each.remedy for each in found.failing] == [
+        'in Learner: self.low = self.low.to("cuda")',
+        'in Learner: self.high = self.high.to("cuda")',
+    ]
+
+
+def test_a_device_that_a_function_returns_is_the_devices(load):
+    text = """
+def build():
+    where = torch.device("cuda" if torch.cuda.is_available() else {other})
+    return nn.Linear(4, 4).to(where), where, torch.ones(3, 4)
+
+
+def step(model, target, x):
+    model(x.to(target))
+"""
+    module = load(HEAD + text.format(other='"cpu"'))
+    assert tm.rehearse(module.step, *module.build()).ok
+    module = load(HEAD + text.replace('"cuda" if torch.cuda.is_available() else {other}', '"cpu"'))
+    assert not tm.rehearse(module.step, *module.build()).ok
+
+
+def test_a_device_that_comes_with_all_names_of_a_module(load):
+    settings = load(HEAD)
+    module = load(f"from {settings.__name__} import *\n\n\ndef step(model, x):\n    model(x.to(device))\n")
+    torch = module.torch
+    assert tm.rehearse(module.step, torch.nn.Linear(4, 4), torch.ones(2, 4)).ok
+
+
+def test_a_sampler_that_draws_with_a_generator_of_the_device(load):
+    text = """
+from torch.utils.data import DataLoader, RandomSampler
+
+rows = torch.ones(4, 4)
+loader = DataLoader(rows, sampler=RandomSampler(rows, generator=torch.Generator({where})))
+
+
+def step():
+    for row in loader:
+        net(row.to(device))
+"""
+    assert tm.rehearse(load(HEAD + text.format(where='"cpu"')).step).ok
+    found = tm.rehearse(load(HEAD + text.format(where="device=device")).step)
+    assert [each.kind for each in found.failing] == ["generator"]

@@ -566,3 +566,107 @@ def test_memory_is_handed_out_by_what_is_behind():
 
 def test_one_gpu_is_enough_for_data_parallel():
     assert kinds_in(lambda model, x: nn.DataParallel(model)(x.to("cuda")).sum().backward(), net(), X) == []
+
+
+# ---------------------------------------------------------------- what other code of torch's brings along
+
+
+def test_ranges_for_a_profiler_are_marked_nowhere():
+    def step(model, x):
+        torch.cuda.nvtx.range_push("forward")
+        with torch.cuda.nvtx.range("inner"):
+            model(x.to("cuda"))
+        torch.cuda.nvtx.range_pop()
+
+    assert tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4)).ok
+
+
+def test_a_captured_graph_runs_as_it_was_written():
+    def step(model, x):
+        still, graph = x.to("cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = model(still)
+        graph.replay()
+        out.sum().backward()
+
+    assert tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4)).ok
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_is_made_on_the_device_it_names(layout):
+    def step(model, a, b):
+        rows = torch.nested.nested_tensor([a, b], layout=layout, device="cuda")
+        assert rows.device.type == "cuda"
+        return model(rows)
+
+    assert tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4), torch.ones(3, 4)).ok
+
+
+def test_forward_mode_is_not_followed():
+    from torch.autograd import forward_ad
+
+    def step(model, x):
+        with forward_ad.dual_level():
+            model(forward_ad.make_dual(x.to("cuda"), torch.ones_like(x)))
+
+    found = tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4))
+    assert (found.ending, found.findings) == ("limit", ())
+    assert "forward-mode differentiation" in found.stopped
+
+
+def test_a_generator_on_the_wrong_device_is_found_once():
+    def step(model):
+        generator = torch.Generator("cpu")
+        x = torch.randn(2, 4, device="cuda", generator=generator)
+        model(x + torch.randn(2, 4, device="cuda", generator=generator))
+
+    assert [each.kind for each in tm.rehearse(step, nn.Linear(4, 4)).failing] == ["generator"]
+
+
+def test_the_gradient_of_what_was_computed_on_the_cpu_goes_back_there():
+    table = nn.Embedding(5, 4)
+
+    def step(model, ids):
+        model(table(ids)).sum().backward()
+
+    assert [each.kind for each in tm.rehearse(step, nn.Linear(4, 4), torch.arange(3)).failing] == ["closure"]
+
+
+def test_activations_saved_by_hooks_are_where_the_hooks_leave_them():
+    def step(model, x, back):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.cpu(), back):
+            y = model(x.to("cuda")).exp()
+        y.sum().backward()
+
+    right, wrong = (lambda t: t.to("cuda")), (lambda t: t)
+    model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    assert tm.rehearse(step, model, x, right).ok
+    assert [each.kind for each in tm.rehearse(step, model, x, wrong).failing] == ["hard-coded"]
+    with_torchs_own = tm.rehearse(_saved_on_cpu, model, x)
+    assert with_torchs_own.ok, str(with_torchs_own)
+
+
+def _saved_on_cpu(model, x):
+    with torch.autograd.graph.save_on_cpu():
+        y = model(x.to("cuda")).exp()
+    y.sum().backward()
+
+
+def test_a_step_that_moves_the_model_itself_is_told_what_was_assumed():
+    class Net(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 4)
+            self.scale = torch.ones(4)
+
+        def forward(self, x):
+            return super().forward(x) * self.scale
+
+    def step(model, x):
+        model.to("cuda")
+        model(x.to("cuda"))
+
+    net, x = Net(), torch.ones(2, 4)
+    (assumed,) = tm.rehearse(step, net, x).assumed
+    assert assumed.startswith("net was moved by tm.move, plain attributes included")
+    assert not tm.rehearse(step, net, x, moved_by="to").ok
+    assert tm.rehearse(step, nn.Linear(4, 4), x).assumed == ()

@@ -20,6 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.utils.data import TensorDataset
 
 from torchmove import _paths
 from torchmove._records import Inventory, Repoint
@@ -28,6 +29,7 @@ from torchmove._undo import Undo
 from torchmove.rehearsal.given import held
 from torchmove.rehearsal.origins import moves_itself
 from torchmove.rehearsal.placements import Placements, sent_itself
+from torchmove.rehearsal.plain import ReadAsCpu
 from torchmove.rehearsal.provenance import Line
 from torchmove.rehearsal.runtime import simulated_type
 from torchmove.rehearsal.sources import (
@@ -41,8 +43,10 @@ from torchmove.rehearsal.sources import (
     parameters_of,
     scope_around,
 )
-from torchmove.rehearsal.surroundings import Surroundings, function_of
+from torchmove.rehearsal.surroundings import Surroundings, function_of, is_of_library
 
+# Classes that move the modules they are given.
+_MOVERS = {"transformers.trainer.Trainer", "stable_baselines3.common.base_class.BaseAlgorithm"}
 _CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
 
@@ -52,11 +56,15 @@ class Decided:
 
     def __init__(self, around: Surroundings, home: torch.device, caller: str = "") -> None:
         """`caller`: the file that asks for the rehearsal."""
-        self.around, self.home, self.reasons = around, home, Reasons()
+        self.around, self.home, self.reasons, self.caller = around, home, Reasons(), caller
         self.placements = Placements(self.reasons)
         self.reasons.source(caller)
         self.sent_names: set[str] = set()
         self.generators: list[torch.Generator] = []  # made for a device that was decided
+        self._of_libraries: dict[int, Any] = {}  # what is in objects that libraries have made, without a word of cpu
+        self.replaced: set[int] = set()  # those that came into a module after that was sent
+        self.there: set[int] = set()  # the tensors that were sent, by their ids
+        self.sent_modules: dict[int, torch.nn.Module] = {}
         self._changes: list[tuple[Callable[[], object], Callable[[], object]]] = []  # do, and undo
         self._repoints: list[Repoint] = []
         self._lines: defaultdict[Line, list[str]] = defaultdict(list)
@@ -97,21 +105,47 @@ class Decided:
             if type(holder) in self.around.classes:
                 self._attributes(holder, str(path), seen)
 
-    def argument(self, step: Any, name: str, value: Any) -> Any:
-        """What the step is called with: another device, if the given one was decided where it comes from."""
+    def argument(self, step: Any, name: str, value: Any, place: tuple[int, int] = (0, 0)) -> Any:
+        """What the step is called with: another device, if the given one was decided where it comes from.
+
+        `place`: which of how many arguments it is.
+        """
         function = inspect.unwrap(function_of(step) or step)
         if isinstance(value, bool) or not isinstance(function, types.FunctionType):
             return value
         source, scope = self.reasons.source(function.__code__.co_filename), function.__qualname__
         if scope not in source.functions:
             return value
-        given = self.reasons.arguments(source, scope, name) if value is None else []
-        is_none = any(self.reasons.is_current_accelerator(*each) for each in given)
+        given = self.reasons.arguments(source, scope, name)
+        is_none = value is None and any(self.reasons.is_current_accelerator(*each) for each in given)
         line = self.reasons.of_parameter(source, scope, name) if is_none or self._is_candidate(value) else None
+        if line is None and not given and self._is_candidate(value):
+            line = self._returned_device(scope, place) or self._same_device(value)
         if line is None:
             return value
         self._lines[line].append(name)
         return self._new(value)
+
+    def _returned_device(self, step: str, place: tuple[int, int]) -> Line | None:
+        """Of a function that returns as many values as the step takes: `return model, loader, device`."""
+        index, count = place
+        for source in self._sources():
+            for scope, returned in source.returns.items() if count > 1 else ():
+                for each in returned if scope != step else ():
+                    members = each.value.elts if isinstance(each.value, ast.Tuple) else []
+                    if len(members) == count and not isinstance(members[index], ast.Starred):
+                        line = self.reasons.of(source, members[index], scope)
+                        if line is not None:
+                            return line
+        return None
+
+    def _same_device(self, value: Any) -> Line | None:
+        """Of a variable of the user's modules that is this very object."""
+        if not isinstance(value, torch.device):
+            return None
+        names = [name for name, each in self._variables() if each is value]
+        lines = (self._first(lambda source, name=name: self.reasons.of_name(source, name, "")) for name in names)  # type: ignore[misc]
+        return next(filter(None, lines), None)
 
     def _attributes(self, holder: Any, path: str, seen: set[tuple[int, Any]]) -> None:
         """The names of devices under names that do not say so, and the switches, of an object of the user's class."""
@@ -160,9 +194,13 @@ class Decided:
             if elements or (not isinstance(value, _CONTAINERS) and self._was_sent(own, value)):
                 self._add(elements or value, there)
                 self.sent_names.add(name)
+        for name in outside:
+            self._add_of_library(name, self.around.held[name], there)
         for name, value in self._variables():
-            if isinstance(value, (torch.nn.Module, torch.Tensor)) and self._was_sent(name, value):
-                self._add(value, there)  # another object may hold it, too
+            if isinstance(value, (torch.nn.Module, torch.Tensor)):
+                if self._was_sent(name, value):
+                    self._add(value, there)  # another object may hold it, too
+                self._parts(name, value, there)
         for function in self.around.functions:
             for name, value in zip(function.__code__.co_freevars, contents_of(function), strict=True):
                 if _is_movable(value) and self._was_sent(name, value, scope_around(function.__qualname__)):
@@ -173,10 +211,113 @@ class Decided:
         for holder, _ in inventory.holders.values():
             if type(holder) in self.around.classes:
                 self._add_own(holder, there)
+        for each in self.around.sources:
+            self._add_dataset(each, there)
+        for name, value in self._variables():
+            if isinstance(value, torch.optim.Optimizer):
+                there |= self._made_there(name, value, there)
         for shell in inventory.shells:
             if id(shell.tensor) in there:
                 there |= {*map(id, shell.parts)}
+        self.there = there
         return (index for index, slot in enumerate(inventory.slots) if id(slot.tensor) in there)
+
+    def remembered(self, inventory: Inventory) -> list[Repoint]:
+        """The devices that modules which were sent remember by the code of a library."""
+        return [
+            Repoint(value, self._new(value.value))
+            for value in inventory.device_values
+            if (id(value.holder) in self.sent_modules or id(value.holder) in self._of_libraries)
+            and value.device.type != self.home.type
+            and not any(source.attributes.get(str(value.what)) for source in self._sources())
+        ]
+
+    def _add_of_library(self, name: str, value: Any, there: set[int]) -> None:
+        """Trainers and agents of libraries choose a device, and move the modules that are theirs."""
+        if isinstance(value, (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)) or not is_of_library(value):
+            return
+        line = self._first(lambda source: self.reasons.made_by_library(source, name))
+        if line is None:
+            return
+        self._of_libraries |= {id(each): each for each in held([value], object)}
+        self._lines[line].append(name)
+        moves_all = any(f"{each.__module__}.{each.__name__}" in _MOVERS for each in type(value).__mro__)
+        users = {id(each) for _, each in self._variables()}
+        modules = [each for each in held([value], torch.nn.Module) if moves_all or id(each) not in users]
+        for each in modules:
+            self._add(each, there)
+        if moves_all:
+            there |= {id(each) for each in held([value], torch.Tensor) if each.requires_grad}
+        if modules:
+            self.sent_names.add(name)
+
+    def _parts(self, name: str, whole: Any, there: set[int]) -> None:
+        """`model.fc = nn.Linear(4, 2)` after the model was sent; `model.fc.to(device)` where the rest was not."""
+        for source in self._sources():
+            sent_at = max((_end(each.value) for each in source.names.get(("", name), ())), default=(0, 0))
+            for (scope, part), assigned in list(source.names.items()):
+                piece = _part_of(whole, part.removeprefix(name)) if not scope and part.startswith(name) else None
+                if piece is None or piece is whole or _end(assigned[-1].value) <= sent_at:
+                    continue
+                if self.placements.sent(source, assigned, is_tensor=isinstance(piece, torch.Tensor)):
+                    self._add(piece, there)
+                else:
+                    its: set[int] = set()
+                    self._add(piece, its)
+                    there -= its
+                    self.replaced |= its
+
+    def _made_there(self, name: str, optimizer: torch.optim.Optimizer, there: set[int]) -> set[int]:
+        """The state of an optimizer that was made, or loaded, after its parameters were sent."""
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        if not parameters or not all(id(each) in there for each in parameters):
+            return set()
+        for source in self._sources():
+            made = [each.value for each in source.names.get(("", name), ())]
+            sent = [
+                each.value for (_, one), its in source.names.items() for each in its if self._holds(one, parameters)
+            ]
+            last = max(map(_end, sent), default=(0, 0))
+            loaded = (call for call, at in source.calls.get("load_state_dict", ()) if not at and _is_method(call, name))
+            if any(_end(each) > last for each in (*made, *loaded)):
+                shapes = {id(each): each.shape for each in parameters}
+                states = ((shapes.get(id(one)), its) for one, its in optimizer.state.items())
+                return {
+                    id(value)
+                    for shape, its in states
+                    for value in its.values()
+                    if isinstance(value, torch.Tensor) and value.shape == shape
+                }
+        return set()
+
+    def _holds(self, name: str, parameters: list[torch.Tensor]) -> bool:
+        """Is it a module, as a variable, with the first of these parameters?"""
+        value = next((each for one, each in self._variables() if one == name), None)
+        return isinstance(value, torch.nn.Module) and any(each is parameters[0] for each in value.parameters())
+
+    def _add_dataset(self, each: Any, there: set[int]) -> None:
+        """What a loader reads from, and the generators that it draws with."""
+        if type(each) is TensorDataset:
+            for index, tensor in enumerate(each.tensors):
+                if self._all_placed("TensorDataset", index):
+                    there.add(id(tensor))
+        elif type(each) in self.around.classes:
+            self._add_own(each, there)
+        made = [value for value in vars(each).values() if isinstance(value, torch.Generator)]
+        if made and self._all_decided("Generator"):
+            self.generators += made
+
+    def _all_placed(self, name: str, index: int) -> bool:
+        """Is this argument of every call of a class on the device?"""
+        calls = [(source, *each) for source in self._sources() for each in source.calls.get(name, ())]
+        return bool(calls) and all(
+            len(call.args) > index and self.placements.given(source, call.args[index], scope)
+            for source, call, scope in calls
+        )
+
+    def _all_decided(self, name: str) -> bool:
+        calls = [(source, *each) for source in self._sources() for each in source.calls.get(name, ())]
+        return bool(calls) and all(self.placements.given(*each) for each in calls)
 
     def sends_its_own(self, holder: Any) -> bool:
         """Does an object of the user's class send what it holds by its own methods?"""
@@ -194,7 +335,7 @@ class Decided:
             self._add(holder, there)
         registered = _registered_in(holder) if is_module else ()
         for name, value in [*getattr(holder, "__dict__", {}).items(), *registered]:
-            if _is_movable(value) and self._attribute_was_sent(name, holder):
+            if _is_movable(value) and self._attribute_was_sent(name, holder, value):
                 self._add(value, there)
         return len(there) > before
 
@@ -204,6 +345,9 @@ class Decided:
             registered = [*value.parameters(), *value.buffers()]
             gradients = [each.grad for each in registered if each.is_leaf and each.grad is not None]
             there |= {*map(id, registered), *map(id, gradients)}
+            for each in value.modules():
+                self.sent_modules[id(each)] = each
+                there |= _by_own_apply(each, self.home)
         elif isinstance(value, torch.Tensor):
             there.add(id(value))
         elif isinstance(value, torch.Generator):
@@ -218,6 +362,8 @@ class Decided:
                     self._add(each, there)
         elif moves_itself(value):
             there |= {*map(id, held([value], torch.Tensor))}
+            for each in held([value], torch.nn.Module):
+                self._add(each, there)
 
     def _was_sent(self, name: str, value: Any, scope: str = "") -> bool:
         """Of a global, or of a variable around a function. `z.to(device)` moves a module in place, and not a tensor."""
@@ -227,8 +373,7 @@ class Decided:
             while inner and (inner, name) not in source.names:
                 inner = scope_around(inner)
             given = source.names.get((inner, name), ())
-            in_place = not isinstance(value, torch.Tensor)
-            return self.placements.sent(source, [each for each in given if in_place or not each.is_sent])
+            return self.placements.sent(source, given, is_tensor=isinstance(value, torch.Tensor))
 
         return self._first(found) is not None
 
@@ -269,18 +414,27 @@ class Decided:
         names = {name for name, each in self._variables() if each is value}
         return any(self._was_sent(name, value) for name in names)
 
-    def _attribute_was_sent(self, name: str, holder: Any) -> bool:
+    def _attribute_was_sent(self, name: str, holder: Any, value: Any) -> bool:
         owners = {each.__name__ for each in type(holder).__mro__[:-1]}
 
         def found(source: Source) -> Line | None:
-            return self.placements.sent(
-                source, [each for each in source.attributes.get(name, ()) if each.owner in owners]
-            )
+            own = [each for each in source.attributes.get(name, ()) if each.owner in owners]
+            if any(each.scope.endswith(".__init__") for each in own):
+                own = [each for each in own if self._ran_before(each.scope)]
+            return self.placements.sent(source, own, is_tensor=isinstance(value, torch.Tensor))
 
         return self._first(found) is not None
 
+    def _ran_before(self, scope: str) -> bool:
+        """Has a method run before the step, as far as calls outside of what the step runs tell?"""
+        name = scope.rpartition(".")[2]
+        during = {each.__qualname__ for each in self.around.functions} - {f"{scope.rpartition('.')[0]}.__init__"}
+        calls = (at for source in self._sources() for _, at in source.calls.get(name, ()))
+        return name.startswith("__") or any(at not in during or at.endswith(".__init__") for at in calls)
+
     def _sources(self) -> Iterator[Source]:
-        for file in dict.fromkeys(each.__code__.co_filename for each in self.around.functions):
+        files = (each.__code__.co_filename for each in self.around.functions)
+        for file in dict.fromkeys((*files, *filter(None, [self.caller]))):
             yield self.reasons.source(file)
 
     def _first(self, ask: Callable[[Source], Line | None]) -> Line | None:
@@ -408,6 +562,52 @@ class Decided:
         if isinstance(value, type):
             return simulated_type(value, self.home)
         return value
+
+
+def _by_own_apply(module: torch.nn.Module, home: torch.device) -> set[int]:
+    """What a module that overrides `_apply` moves: metrics move their states, Gaussian processes their data."""
+    moved: set[int] = set()
+    own = type(module)._apply
+    if own is torch.nn.Module._apply or own.__module__.startswith("torch."):
+        return moved
+
+    def seen(tensor: torch.Tensor) -> torch.Tensor:
+        moved.add(id(tensor))
+        return tensor
+
+    try:
+        with ReadAsCpu(home):  # it may remember the device by now
+            own(module, seen)  # type: ignore[no-untyped-call]
+    except Exception:  # then its move fails, too
+        return set()
+    return moved
+
+
+def _part_of(whole: Any, path: str) -> Any:
+    """A module or a tensor in a module, by the way a statement writes it: `.layers[0].weight`; None: no such thing."""
+    steps = []
+    is_a_way = path[:1] in (".", "[") and not path.endswith("[]")
+    node: ast.expr = ast.parse(f"whole{path}", mode="eval").body if is_a_way else ast.Name("")
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        steps.append(node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", None))
+        node = node.value
+    if not steps:
+        return None
+    for step in reversed(steps):
+        if not isinstance(whole, torch.nn.Module):
+            return None
+        held = {**whole._modules, **whole._parameters, **whole._buffers, **whole.__dict__}
+        members = [*whole._modules.values()]
+        whole = held.get(str(step)) if type(step) is not int else dict(enumerate(members)).get(step)
+    return whole if isinstance(whole, (torch.nn.Module, torch.Tensor)) else None
+
+
+def _is_method(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == name
+
+
+def _end(node: ast.expr) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 
 
 def _is_movable(value: Any) -> bool:

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
@@ -234,7 +235,7 @@ class Disguise(TorchFunctionMode):
             elif explicit and place is CPU:
                 _, other = self.stage.cpus.get(id(asked or explicit), (None, None))
                 follows = following(stayed._origin, other)
-                stayed._origin = follows if other else sent_in_vain(stayed._origin, users_line())
+                stayed._origin = follows if other else sent_in_vain(stayed._origin, users_line(), self.stage.home)
             return stayed
         origin = None
         if place is not self.stage.home:
@@ -436,7 +437,8 @@ class Disguise(TorchFunctionMode):
 
 @contextmanager
 def hooks_overridden(stage: Stage) -> Iterator[None]:
-    """Hooks that run in a backward pass are the user's code: torch leaves a mode out of the calls that it makes."""
+    """Hooks of a backward pass, and of what is saved for it, are the user's code: torch leaves a mode out of the calls
+    that it makes."""
     run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -452,7 +454,22 @@ def hooks_overridden(stage: Stage) -> Iterator[None]:
         finally:
             now.making, now.backward_on = before
 
-    with patch.object(torch.autograd, "_engine_run_backward", run_backward):
+    saving: Any = saved_tensors_hooks.__init__
+
+    def set_up(hooks: Any, *functions: Callable[..., Any], **named: Callable[..., Any]) -> None:
+        saving(hooks, *map(seen, functions), **{name: seen(each) for name, each in named.items()})
+
+    def seen(hook: Callable[..., Any]) -> Callable[..., Any]:
+        def run_hook(*args: Any) -> Any:
+            with nullcontext() if stage.over or stage.now.making is None else Disguise(stage):
+                return hook(*args)
+
+        return run_hook
+
+    with (
+        patch.object(torch.autograd, "_engine_run_backward", run_backward),
+        patch.object(saved_tensors_hooks, "__init__", set_up),
+    ):
         yield
 
 

@@ -40,6 +40,8 @@ _CLOSURE = "take the tensor as an argument, or send it there inside; or tm.move,
 _REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\(\s*)(?!torch\.device\()[A-Za-z_][\w.]*")
 _HELD_IN_A_CONTAINER = "nn.ParameterList, nn.ModuleList or buffers; or tm.move, which finds it"
 _MOST_MEMBERS = 64
+_NAMES_CPU = re.compile(r"""["']cpu["']""")
+_CACHES = re.compile(r"cache|memo(?!r)")
 _CONVERTERS = {"from_numpy", "Tensor", "frombuffer"} | {
     f"{kind}Tensor" for kind in ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 }
@@ -381,7 +383,9 @@ def _called(node: ast.Call) -> str:
 
 def asked_for(stage: Any, place: torch.device, *, by_name: bool = False) -> Origin:
     """Of a tensor that was sent or made at a place that the line names or remembers."""
-    line = users_line()
+    line, own = users_line(), own_line()
+    if own is not None and is_installed(line.file) and _NAMES_CPU.search(own.text):
+        line, by_name = own, True  # a library does what the user's line asks of it
     return Origin(lambda _: _asked_for(place, line, by_name, stage.home), stage.root("asked", place, line))
 
 
@@ -433,8 +437,11 @@ def kept_on_cpu(origin: Origin, line: Line, home: torch.device) -> Origin:
     return Origin(lambda _: Provenance("hard-coded", "it was put on cpu by name", there, line), origin)
 
 
-def sent_in_vain(origin: Origin | None, line: Line) -> Origin | None:
+def sent_in_vain(origin: Origin | None, line: Line, home: torch.device) -> Origin | None:
     """Of a tensor that was on the CPU and was sent there, by a device that the line remembers."""
+    own = own_line()
+    if origin is not None and own is not None and is_installed(line.file) and _NAMES_CPU.search(own.text):
+        return kept_on_cpu(origin, own, home)
     if origin is None or "cpu" in line.text or not _REMEMBERED.search(line.text):
         return origin
 
@@ -528,13 +535,27 @@ def _is_kept(holder: object) -> bool:
 class Belongings:
     """The origins of the tensors of an inventory that stay on the CPU. What is forgotten together has one root.
 
-    `data`: the names of the objects that no move takes along, such as a batch; `outside`: of those not given.
+    Attributes:
+        data: the names of the objects that no move takes along, such as a batch.
+        outside: of those not given.
+        own: the classes of those that send by their own code what they hold.
+        replaced: the ids of tensors that came into a module after that was moved.
+        sent_modules: the ids of modules that were.
     """
 
     def __init__(
-        self, inventory: Inventory, roots: Mapping[str, Any], data: set[str], outside: set[str], home: torch.device
+        self,
+        inventory: Inventory,
+        roots: Mapping[str, Any],
+        data: set[str],
+        outside: set[str],
+        own: Mapping[str, str],
+        replaced: set[int],
+        sent_modules: Container[int],
+        home: torch.device,
     ) -> None:
         self.inventory, self.roots, self.data, self.outside, self.home = inventory, roots, data, outside, home
+        self.own, self.replaced, self.sent_modules = own, replaced, sent_modules
         self._shared: dict[Any, Origin] = {}
 
     def origin_of(self, path: _paths.Path, role: str, tensor: Tensor) -> Origin:
@@ -544,30 +565,52 @@ class Belongings:
             shared = self._shared.setdefault(root, bare_root()) if moves_itself(value) else None
             return given(path, value, tensor, self.home, shared)
         group: Any = None  # each by itself
-        if root in self.outside:
+        if root in self.own:
+            group = (root, *[step.what for step in path.steps()][1:2])  # its attributes are sent one by one
+        elif root in self.outside:
             group = root
         elif role == "state":
             group = (root, role)
         elif role in ("parameter", "buffer"):
             group = id(path.before)  # the module that it is registered with
         shared = None if group is None else self._shared.setdefault(group, bare_root())
+        if id(tensor) in self.replaced and path.before is not None:
+            return Origin(lambda _: self._replaced(path), shared)
         return Origin(lambda _: self._described(path, role), shared)
+
+    def _replaced(self, path: _paths.Path) -> Provenance:
+        what = f"{path} is on cpu: it came into the module after that was moved"
+        return Provenance("loss", what, f"{path.before} = {path.before}.to({name_of(self.home)})")
 
     def _described(self, path: _paths.Path, role: str) -> Provenance:
         steps = list(path.steps())
         shown = readable(path, self.roots)
+        kind, what = self._kind(path, role, steps)
+        holder = self._holder(path)
+        if steps[0].what in self.own and not (kind == "attribute" and id(holder) in self.sent_modules):
+            attribute = re.sub(r"^\w+", "self", str(path))
+            remedy = f"in {self.own[steps[0].what]}: {attribute} = {attribute}.to({name_of(self.home)})"
+            own = f"{attribute} of {self.own[steps[0].what]}" if steps[0].what == "step" else shown
+            return Provenance("loss", f"{own} is on cpu: nothing in its class sends it", remedy)
         if steps[0].what in self.outside:
             if any(step.how is _paths.REFERENT for step in steps):
                 name = steps[0].what
                 return Provenance("cache", f"the cache of {name} has it, on cpu", f"{name}.cache_clear()")
+            if role == "state":
+                remedy = (
+                    f"load the state after the model has moved; or tm.move(model, optimizer, to={name_of(self.home)})"
+                )
+                return Provenance("optimizer", f"{shown} is on cpu: Module.to does not see optimizers", remedy)
             kind = "cache" if _is_cached(steps) else "loss"
             remedy = _before(steps[0].what, self.roots.get(steps[0].what), self.home)
             return Provenance(kind, f"{shown} is on cpu: it belongs to none of the given objects", remedy)
         if role == "state":
             what = f"{shown} is on cpu: Module.to does not see optimizers"
             return Provenance("optimizer", what, f"tm.move(model, optimizer, to={name_of(self.home)})")
-        kind, what = self._kind(path, role, steps)
         return Provenance(kind, f"{shown} is on cpu: {what}", _remedy(kind, path))
+
+    def _holder(self, path: _paths.Path) -> Any:
+        return {id(path): holder for holder, path in self.inventory.holders.values()}.get(id(path.before))
 
     def _kind(self, path: _paths.Path, role: str, steps: list[_paths.Path]) -> tuple[str, str]:
         names = [step.what for step in steps if type(step.what) is str]
@@ -578,7 +621,7 @@ class Belongings:
             return "closure", "a function holds it, and Module.to does not look there"
         if role in ("parameter", "buffer"):
             return "container", "its module is in a container that Module.to does not look into"
-        holder = {id(path): holder for holder, path in self.inventory.holders.values()}.get(id(path.before))
+        holder = self._holder(path)
         if isinstance(holder, nn.Module) and path.how is _paths.ATTRIBUTE:
             return "attribute", "a plain attribute, not a buffer"
         return "container", "in a container that Module.to does not look into"
@@ -586,9 +629,7 @@ class Belongings:
 
 def _is_cached(steps: list[_paths.Path]) -> bool:
     named = (step.what.lower() for step in steps if type(step.what) is str)
-    return any(step.how is _paths.REFERENT for step in steps) or any(
-        "cache" in name or "memo" in name for name in named
-    )
+    return any(step.how is _paths.REFERENT for step in steps) or any(map(_CACHES.search, named))
 
 
 def _remedy(kind: str, path: _paths.Path) -> str:

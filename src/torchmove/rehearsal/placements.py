@@ -13,11 +13,22 @@ import sys
 import types
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchmove.rehearsal.provenance import Line, is_installed
-from torchmove.rehearsal.sources import DEEP, ITSELF, Assigned, Reasons, Source, called, parameters_of, scope_around
+from torchmove.rehearsal.sources import (
+    COMPREHENSIONS,
+    ITSELF,
+    Assigned,
+    Reasons,
+    Source,
+    called,
+    loops_of,
+    parameters_of,
+    scope_around,
+)
 
+DEEP = 150  # from expression to expression; a longer way is not followed
 _SENDING = {"to", "type", "type_as"}
 _TO_THE_HOST = {"cpu", "numpy", "item", "tolist"}
 _FACTORIES = {
@@ -26,12 +37,12 @@ _FACTORIES = {
 }
 # Of torch's classes those that hold or copy the modules and tensors they are given; others make their own.
 _WRAPPERS = {
+    *("TensorDataset", "Subset", "ConcatDataset", "StackDataset", "DataLoader"),
     *("Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Parameter", "Variable", "Buffer"),
     *("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "AveragedModel", "SWALR"),
 }
 _PREPARING = {"prepare", "prepare_model", "setup", "setup_module"}  # methods of accelerate's and Lightning's objects
 _METADATA = re.compile(r"(shape|size|device|dtype|ndim|layout|training)$|.*(features|channels|_dim|_size)$|(num|n)_")
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 class _Where(NamedTuple):
@@ -44,6 +55,7 @@ class _Where(NamedTuple):
     position: tuple[int, int]
     loops: dict[str, ast.expr]
     default: ast.expr | None = None  # the default device
+    is_tensor: bool = False  # the value is one: a statement `x.to(device)` by itself changes nothing
 
     @classmethod
     def of(cls, source: Source, assigned: Assigned) -> _Where:
@@ -56,26 +68,34 @@ class Placements:
 
     def __init__(self, reasons: Reasons) -> None:
         self.reasons = reasons
+        self._known: dict[tuple[Any, ...], Line | None] = {}  # of expressions, where they are read
+        self._under_way: set[tuple[Any, ...]] = set()  # those that are being read
+        self._is_cut = False  # an expression led to itself: what is decided elsewhere may still say more
 
-    def sent(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
+    def sent(
+        self, source: Source, assigned: Iterable[Assigned], deep: int = 0, *, is_tensor: bool = False
+    ) -> Line | None:
         """Of a variable or an attribute. In each scope the last assignment decides."""
         by_scope: defaultdict[str, list[Assigned]] = defaultdict(list)
         for each in assigned:
-            by_scope[each.scope].append(each)
-        return next(filter(None, (self._sent_in(source, each, deep) for each in by_scope.values())), None)
+            if not (is_tensor and each.is_sent):
+                by_scope[each.scope].append(each)
+        return next(filter(None, (self._sent_in(source, each, deep, is_tensor) for each in by_scope.values())), None)
 
-    def _sent_in(self, source: Source, assigned: list[Assigned], deep: int) -> Line | None:
+    def _sent_in(self, source: Source, assigned: list[Assigned], deep: int, is_tensor: bool) -> Line | None:
         for each in sorted(assigned, key=lambda each: _position(each.value), reverse=True) if deep <= DEEP else ():
-            found = self.placed(each.value, _Where.of(source, each), deep + 1)
+            found = self.placed(each.value, _Where.of(source, each)._replace(is_tensor=is_tensor), deep + 1)
             if found is not None or not (each.is_sent or each.tests) or _brings_back(each):
                 return found
         return None
 
-    def _returned_by(self, source: Source, scope: str, deep: int, part: ast.expr | None = None) -> Line | None:
+    def _returned_by(
+        self, source: Source, scope: str, deep: int, part: ast.expr | None = None, *, is_tensor: bool = False
+    ) -> Line | None:
         """By a function: in all its branches, but for one that asks for the device. `part`: of a tuple or a dict."""
         sent: Line | None = None
         for each in source.returns.get(scope, ()):
-            where = _Where.of(source, each)
+            where = _Where.of(source, each)._replace(is_tensor=is_tensor)
             found = self._of_part(each.value, part, where, deep) if part else self.placed(each.value, where, deep)
             if found and any(self.reasons.of(source, test, scope) for test in each.tests):
                 return found
@@ -101,7 +121,7 @@ class Placements:
         if isinstance(node, ast.Name) and node.id not in where.loops and deep <= DEEP:
             scope = where.scope if where.source.names.get((where.scope, node.id)) else ""
             before = [each for each in where.source.names.get((scope, node.id), ()) if not each.is_sent]
-            before = [each for each in before if scope != where.scope or _position(each.value) < where.position]
+            before = [each for each in before if scope != where.scope or _end(each.value) <= where.position]
             if before:
                 return self._of_part(before[-1].value, index, _Where.of(where.source, before[-1]), deep + 1)
         return self.placed(node, where, deep)
@@ -111,21 +131,43 @@ class Placements:
         end = _Where(source, "", "", (), (sys.maxsize, 0), {})
         return self._of_part(ast.Name(name, ast.Load()), ast.Constant(key), end, 0)  # type: ignore[arg-type]
 
+    def given(self, source: Source, argument: ast.expr, scope: str) -> Line | None:
+        """Of the argument of a call."""
+        loops = source.within.get(argument, {})
+        return self.placed(argument, _Where(source, scope, "", (), _position(argument), loops))
+
     def placed(self, node: ast.AST | None, where: _Where, deep: int = 0) -> Line | None:
         """Of the tensors of an expression."""
         if node is None or deep > DEEP:
             return None
+        key = (node, where.source.file, *where[1:5], *where.loops.items(), where.is_tensor)
+        if key in self._known:
+            return self._known[key]
+        if key in self._under_way:
+            self._is_cut = True
+            return None
+        self._under_way.add(key)
+        was_cut, self._is_cut = self._is_cut, False
+        found = self._placed(node, where, deep)
+        self._under_way.discard(key)
+        if found is not None or not self._is_cut or not self._under_way:
+            self._known[key] = found
+        self._is_cut = bool(self._under_way) and (was_cut or (self._is_cut and found is None))
+        return found
+
+    def _placed(self, node: ast.AST, where: _Where, deep: int) -> Line | None:
         if isinstance(node, ast.Call):
             return self._by_call(node, where, deep + 1)
         if isinstance(node, ast.Name):
             return self._of_name(node, where, deep + 1)
         if isinstance(node, ast.Attribute):
             return self._of_attribute(node, where, deep + 1)
-        if isinstance(node, _COMPREHENSIONS):
+        if isinstance(node, COMPREHENSIONS):
             return self._of_comprehension(node, where, deep + 1)
         if isinstance(node, ast.IfExp):
             where = where._replace(tests=(*where.tests, node.test))
             return self._of_any([node.body, node.orelse], where, deep)
+        where = where._replace(is_tensor=False)
         if isinstance(node, ast.Subscript):
             return self._of_part(node.value, node.slice, where, deep + 1)
         return self._of_any(ast.iter_child_nodes(node), where, deep)
@@ -140,30 +182,34 @@ class Placements:
         while True:
             assigned = source.names.get((scope, node.id), [])
             if scope == where.scope:  # a variable was sent before it was read, or it was not yet
-                assigned = [each for each in assigned if _position(each.value) < where.position]
+                assigned = [each for each in assigned if _end(each.value) <= where.position]
             if assigned:
-                return self.sent(source, assigned, deep)
+                return self.sent(source, assigned, deep, is_tensor=where.is_tensor)
             if scope in source.functions and node.id in parameters_of(source.functions[scope]):
-                return self._of_parameter(source, scope, node.id, deep)
+                return self._of_parameter(source, scope, node.id, deep, where.is_tensor)
             if not scope:
-                return self._of_import(source, node.id, deep)
+                return self._of_import(source, node.id, deep, where.is_tensor)
             scope = scope_around(scope)
 
-    def _of_parameter(self, source: Source, scope: str, name: str, deep: int) -> Line | None:
+    def _of_parameter(self, source: Source, scope: str, name: str, deep: int, is_tensor: bool) -> Line | None:
         """By what every call in the user's files gives for it."""
         found = [
-            self.placed(given, _Where(caller, at, "", (), _position(given), {}), deep)
+            self.placed(
+                given,
+                _Where(caller, at, "", (), _position(given), caller.within.get(given, {}), is_tensor=is_tensor),
+                deep,
+            )
             for caller, given, at in self.reasons.arguments(source, scope, name)
         ]
         return found[0] if found and all(found) else None
 
-    def _of_import(self, source: Source, name: str, deep: int) -> Line | None:
-        module, original = source.imports.get(name, ("", ""))
+    def _of_import(self, source: Source, name: str, deep: int, is_tensor: bool) -> Line | None:
+        module, original = self.reasons.imported(source, name)
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is None or is_installed(file):
             return None
         other = self.reasons.source(file)
-        return self.sent(other, other.names.get(("", original), ()), deep)
+        return self.sent(other, other.names.get(("", original), ()), deep, is_tensor=is_tensor)
 
     def _of_attribute(self, node: ast.Attribute, where: _Where, deep: int) -> Line | None:
         if _METADATA.match(node.attr):
@@ -175,9 +221,7 @@ class Placements:
         return self.placed(node.value, where, deep)
 
     def _of_comprehension(self, node: ast.expr, where: _Where, deep: int) -> Line | None:
-        generators: list[ast.comprehension] = node.generators  # type: ignore[attr-defined]
-        over = {each.id: one.iter for one in generators for each in ast.walk(one.target) if isinstance(each, ast.Name)}
-        where = where._replace(loops={**where.loops, **over})
+        where = where._replace(loops={**where.loops, **loops_of(node)})
         return self.placed(getattr(node, "elt", getattr(node, "value", None)), where, deep)
 
     # ------------------------------------------------------------ calls
@@ -190,14 +234,24 @@ class Placements:
         found = next(filter(None, (self._decided(each, where, deep) for each in asked)), None)
         if found is not None:
             return found
-        if name in _PREPARING and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            return self.reasons.made_by_library(where.source, node.func.value.id, where.scope)
+        if name in _PREPARING and isinstance(node.func, ast.Attribute):
+            return self._of_preparer(node.func.value, where)
         found = self._returned(node, name, where, deep)
+        where = where._replace(is_tensor=False)
         if found is not None or (asked and name in _SENDING):
             return found
         if where.default is not None and self._makes(node, name, where.source):
             return self._decided(where.default, where, deep)
         return self._of_any(self._followed(node, name, where.source), where, deep)
+
+    def _of_preparer(self, node: ast.expr, where: _Where) -> Line | None:
+        """`accelerator.prepare`, `self.fabric.setup`: what it returns is on the device that its object has chosen."""
+        if isinstance(node, ast.Name):
+            return self.reasons.made_by_library(where.source, node.id, where.scope)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            own = [each for each in where.source.attributes.get(node.attr, ()) if each.owner == where.owner]
+            return next(filter(None, (self.reasons.by_library(where.source, each) for each in own)), None)
+        return None
 
     def _asked(self, node: ast.Call, name: str, where: _Where) -> list[ast.expr]:
         """The expressions that say where the result is."""
@@ -233,7 +287,9 @@ class Placements:
         given = [*node.args, *(each.value for each in node.keywords)]
         is_method = isinstance(node.func, ast.Attribute) and not _is_of_a_module(source, node.func)
         if is_method and isinstance(node.func, ast.Attribute):
-            return [node.func.value]
+            its = node.func.value
+            of_library = isinstance(its, ast.Name) and self.reasons.made_by_library(source, its.id)
+            return [*given, its] if of_library else [its]
         if name in _FACTORIES or name in source.classes or name in source.functions:
             return []
         if name[:1].isupper() and _is_torchs(source, node.func) and name not in _WRAPPERS:
@@ -244,16 +300,16 @@ class Placements:
         """By a function of the file, or one that it imports."""
         source = where.source
         if name in source.returns:
-            return self._returned_by(source, name, deep)
+            return self._returned_by(source, name, deep, is_tensor=where.is_tensor)
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             method = f"{where.owner}.{name}"
             if node.func.value.id == "self" and method in source.returns:
-                return self._returned_by(source, method, deep)
-        module, original = source.imports.get(name, ("", ""))
+                return self._returned_by(source, method, deep, is_tensor=where.is_tensor)
+        module, original = self.reasons.imported(source, name)
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is None or is_installed(file):
             return None
-        return self._returned_by(self.reasons.source(file), original, deep)
+        return self._returned_by(self.reasons.source(file), original, deep, is_tensor=where.is_tensor)
 
     def _is_alias(self, source: Source, name: str, scope: str) -> bool:
         """Of a type of tensors or of a function that moves one: `Tensor = torch.cuda.FloatTensor if cuda else ...`."""
@@ -277,6 +333,11 @@ def _names_the_cpu(call: ast.Call) -> bool:
 
 def _position(node: ast.expr) -> tuple[int, int]:
     return node.lineno, node.col_offset
+
+
+def _end(node: ast.expr) -> tuple[int, int]:
+    """A statement counts from its end on: in `model = Wrap(model)` the argument is what was there before."""
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 
 
 def sent_itself(source: Source, owners: Iterable[str]) -> list[Assigned]:

@@ -15,9 +15,11 @@ Stray = StandIn | Itself
 
 # These copy from one device to another.
 _BETWEEN = {aten.copy_, aten._to_copy, aten._copy_from, aten._foreach_copy_, aten.set_data}
+_BETWEEN |= {aten._has_compatible_shallow_copy_type}  # Module.to asks it of a tensor and its copy elsewhere
 _BETWEEN |= {aten.diagonal_scatter, aten.select_scatter, aten.slice_scatter, aten.as_strided_scatter}
-# Their later tensors are lengths or sizes, which the CPU reads.
+# Their later tensors are lengths or sizes, which the CPU reads, or stand for nothing but a number.
 _FIRST_ONLY = {aten._pack_padded_sequence, aten._pad_packed_sequence, aten._ctc_loss, aten.tensor_split}
+_FIRST_TWO = {aten._nested_view_from_jagged, aten._nested_view_from_jagged_copy}
 _FILLING = {aten.fill_, aten.fill}
 # A number, which is a tensor without dimensions, may be on the CPU beside tensors of a GPU where torch works element by
 # element: for all operators that torch tags as pointwise but these, and for a few that it does not tag.
@@ -52,6 +54,8 @@ def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.d
         return []  # reads the number
     if packet in _FIRST_ONLY:
         return _apart(leaves(args[:1]), home)
+    if packet in _FIRST_TWO:
+        return _apart(leaves(args[:2]), home)
     if packet in _INDEXING:
         return _index_strays(packet, args, home)
     name = packet.__name__

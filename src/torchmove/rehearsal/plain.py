@@ -27,7 +27,7 @@ def plainly(
     with undo, undo:
         remember_globals(undo)
         _copied(dict(named), undo)
-        with patch.object(nn.Module, home.type, lambda module, *_: module), _ReadAsCpu(home):
+        with patch.object(nn.Module, home.type, lambda module, *_: module), ReadAsCpu(home):
             try:
                 step(*objects)
             except KeyboardInterrupt:
@@ -44,7 +44,7 @@ def _copied(named: dict[str, Any], undo: Undo) -> None:
     copies(inventory, undo)
 
 
-class _ReadAsCpu(TorchFunctionMode):
+class ReadAsCpu(TorchFunctionMode):
     def __init__(self, home: torch.device) -> None:
         super().__init__()
         self.home = home

@@ -10,8 +10,9 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,7 @@ _OF_THE_SIMULATION = re.compile(
     r"|[Ii]nference tensor|version_counter|Python key|functorch|swap_tensor|_make_wrapper"
     r"|already associated to a python object"
 )
+_OF_MODULES = {"parameter", "buffer", "gradient", "state"}
 _ENDS = (SystemExit, KeyboardInterrupt)
 _TORCHS_ERRORS = (RuntimeError, NotImplementedError, TypeError, AttributeError)
 _CALLS = {Disguise.__torch_function__.__code__, Call.done.__code__}
@@ -252,8 +254,11 @@ class _Rehearsing:
         self.stopped_at: Line | None = None
         self.raised: BaseException | None = None
         self.state_bytes, self.has_values = 0, True
-        self.sends_its_own = False  # the step is a method of an object whose code sends what it holds
+        self.own: dict[str, str] = {}  # objects whose own code sends what they hold, and their classes
         self.sent: set[str] = set()  # the names of objects that were not given, and were sent to the device
+        self.replaced: set[int] = set()  # tensors that came into a module after that was sent
+        self.with_attributes: set[str] = set()  # objects with tensors that Module.to does not move
+        self.sent_modules: dict[int, nn.Module] = {}
         self.generators: list[torch.Generator] = []
         self.is_off: SwitchedOff = lambda _: False
 
@@ -310,7 +315,7 @@ class _Rehearsing:
         forget_answers(undo)
         remember_shared(undo)
         if not self.options.strict_devices:
-            self.assumed += take_chosen(self.objects, self.home, undo)
+            self.assumed += take_chosen([*self.objects, *self.around.sources], self.home, undo)
         remember_names(self.around.names, self.around.classes, undo)
         self.set_up_states(undo)
 
@@ -318,6 +323,9 @@ class _Rehearsing:
     def set_up_states(self, undo: Undo) -> None:
         inventory = _survey.survey(self.named)
         self.choose_values(inventory)
+        self.with_attributes = {
+            next(slot.path.steps()).what for slot in inventory.slots if slot.role not in _OF_MODULES
+        }
         self.is_off = switched_off_by(self.around, inventory, self.caller)
         holders = [holder for holder, _ in inventory.holders.values()]
         if remember([*self.named.values(), *holders], undo):
@@ -327,8 +335,10 @@ class _Rehearsing:
         if not self.options.strict_devices:
             self.decide_devices(inventory, places, undo)
         data = {name for name in self.named if name not in self.states and name not in self.outside and name != "step"}
-        outside = {*self.outside} - self.sent | ({"step"} if self.sends_its_own else set())
-        belongings = Belongings(inventory, self.named, data, outside, self.home)
+        outside = {*self.outside} - self.sent
+        belongings = Belongings(
+            inventory, self.named, data, outside, self.own, self.replaced, self.sent_modules, self.home
+        )
 
         def origin_of(path: Path, role: str, tensor: Tensor) -> Origin | None:
             at_home = places.get(id(tensor)) is self.home
@@ -364,7 +374,10 @@ class _Rehearsing:
         decided.values_in(inventory)
         named = [*self.parameters.items()]
         self.arguments = (
-            *(decided.argument(self.step, name, value) for name, value in named),
+            *(
+                decided.argument(self.step, name, value, (index, len(self.objects)))
+                for index, (name, value) in enumerate(named)
+            ),
             *self.objects[len(named) :],
         )
         decided.apply(undo)
@@ -372,8 +385,11 @@ class _Rehearsing:
             id(inventory.slots.tensors[index]) for index in decided.sent(inventory, {*self.outside}, self.parameters)
         }
         places.update(dict.fromkeys(sent, self.home))
+        self.stage.sent = decided.there - {*map(id, inventory.slots.tensors)}
+        repoint_all(decided.remembered(inventory), undo)
         self.place_own(decided, inventory, sent, places)
         self.generators, self.sent = decided.generators, decided.sent_names
+        self.replaced, self.sent_modules = decided.replaced, decided.sent_modules
         line_of_default = decided.default_device()
         if line_of_default is not None:
             self.stage.default_device = self.home
@@ -384,18 +400,23 @@ class _Rehearsing:
     def place_own(
         self, decided: decisions.Decided, inventory: Inventory, sent: set[int], places: dict[int, torch.device]
     ) -> None:
-        """Of a step that is the method of an object: what the object's own code does not send is on the CPU."""
-        own, kind = self.states.get("step"), type(self.states.get("step")).__name__
-        if own is None or isinstance(own, nn.Module) or any(own is each for each in self.objects):
-            return
-        if not decided.sends_its_own(own):
-            self.assumed.append(f"the step's own object (a {kind}) is taken for a part of the state")
-            return
-        self.sends_its_own = True
-        self.assumed.append(f"of the step's own object (a {kind}), what its code sends is on {self.home}")
-        for slot in inventory.slots:
+        """Of objects whose own code sends what they hold, that of the step among them: the rest is on the CPU."""
+        for name, own in self.states.items():
+            kind = type(own).__name__
+            is_given = any(own is each for each in (*self.objects, *self.options.state))
+            if isinstance(own, (nn.Module, Optimizer)) or any(own is each for each in self.options.state):
+                continue
+            if name == "step" and is_given:
+                continue
+            of_whom = f"the step's own object (a {kind})" if name == "step" else f"{name} (a {kind})"
+            if decided.sends_its_own(own):
+                self.own[name] = kind
+                self.assumed.append(f"of {of_whom}, what its code sends is on {self.home}")
+            elif name == "step":
+                self.assumed.append(f"{of_whom} is taken for a part of the state")
+        for slot in inventory.slots if self.own else ():
             of = slot.owner.parameter if slot.owner is not None else None
-            if next(slot.path.steps()).what == "step" and not {id(slot.tensor), of} & sent:
+            if next(slot.path.steps()).what in self.own and not {id(slot.tensor), of} & sent:
                 places[id(slot.tensor)] = CPU
 
     def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:
@@ -433,6 +454,7 @@ class _Rehearsing:
             stack.enter_context(runtime.simulated(stage))
             stack.enter_context(mixed_precision(stage, [*self.named.values()], self.is_off, self.assumed))
             stack.enter_context(generators(self.generators, self.home))
+            stack.enter_context(self.watched_for_moves())
             loaders = stack.enter_context(delivered(stage))
             stack.enter_context(files(company, undo))
             stack.enter_context(nothing_traced())
@@ -446,6 +468,25 @@ class _Rehearsing:
                 if not company.end() and not self.stopped:
                     self.stopped, self.ending = _GOES_ON, "limit"
         self.mark_state()
+
+    @contextmanager
+    def watched_for_moves(self) -> Iterator[None]:
+        """Says so where the step moves a module by itself, and plain attributes were moved before as tm.move does."""
+        apply: Any = nn.Module._apply
+        modules = {id(each): name for name, each in self.states.items() if isinstance(each, nn.Module)}
+
+        def applied(module: nn.Module, function: Any, *args: Any, **kwargs: Any) -> Any:
+            name = modules.pop(id(module), None)
+            if name in self.with_attributes and getattr(function, "__qualname__", "").startswith("Module."):
+                self.assumed.append(
+                    f"{name} was moved by tm.move, plain attributes included, before the step moves it by itself; "
+                    "moved_by='to' rehearses what Module.to moves"
+                )
+            return apply(module, function, *args, **kwargs)
+
+        moved_by_us = self.options.moved_by == "torchmove"
+        with patch.object(nn.Module, "_apply", applied) if moved_by_us else nullcontext():
+            yield
 
     def perform(self) -> None:
         try:
@@ -503,7 +544,8 @@ class _Rehearsing:
         before = len(self.findings)
         for stray in strays if len({each._place for each in given.values()}) > 1 else ():
             self.tell(stray, last.tb_frame.f_code.co_name, users_line_of(error))  # type: ignore[union-attr]
-        return len(self.findings) > before
+        known = [each for each in strays if each._origin.reported or each._origin.root.reported]  # type: ignore[union-attr]
+        return len(self.findings) > before or bool(known)
 
     def is_the_simulations(self, error: BaseException) -> bool:
         """Was an error raised because of what a stand-in is, and not by what the step does?"""

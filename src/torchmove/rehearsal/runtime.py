@@ -29,6 +29,9 @@ def simulated(stage: Stage) -> Iterator[None]:
                 patches.enter_context(patch.object(module, name, value))
         optimizers = importlib.import_module("torch.optim.optimizer")
         patches.enter_context(patch.object(optimizers, "_foreach_supported_types", _MANY_AT_ONCE))
+        checkpoints: Any = importlib.import_module("torch.utils.checkpoint")
+        checks = getattr(checkpoints, "_allowed_determinism_checks_to_fns", {})
+        patches.enter_context(patch.dict(checks, default=_shape_and_dtype))
         patches.enter_context(patch.object(nn.RNNBase, "flatten_parameters", _nothing))
         # torch's C++ wants a stream of its own kind before it asks anything else.
         patches.enter_context(patch.object(Tensor, "record_stream", _nothing))
@@ -75,6 +78,12 @@ def _answers(stage: Stage) -> Iterator[tuple[Any, str, Any]]:
     yield torch.accelerator, "device_index", _Idle
     for name in ("Stream", "Event"):
         yield torch, name, _Idle
+    yield own, "graph_pool_handle", _always((0, 0))
+    yield own, "make_graphed_callables", _as_it_is
+    yield getattr(own, "nvtx", None), "_nvtx", _Idle()
+    yield torch.autograd.profiler, "emit_nvtx", _Idle
+    for name in ("nested_tensor", "as_nested_tensor"):
+        yield torch.nested, name, _made_and_sent(getattr(torch.nested, name))
     for kind_of_type, dtype in _TYPES.items():
         yield own, f"{kind_of_type}Tensor", tensor_type(f"{kind_of_type}Tensor", dtype, stage.home)
 
@@ -87,6 +96,11 @@ def _to_the_one_device(home: torch.device) -> Callable[..., Any]:
         return (args,), (named,)
 
     return scatter
+
+
+def _shape_and_dtype(tensor: Tensor) -> dict[str, Any]:
+    """Of what is computed anew for a backward pass, beside what was computed first; a stray is mended in between."""
+    return {"shape": tensor.shape, "dtype": tensor.dtype}
 
 
 def _restored(stage: Stage, restore: Callable[[Any], None], state: Any) -> None:
@@ -133,6 +147,21 @@ def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
+def _as_it_is(callables: Any, *_: Any, **__: Any) -> Any:
+    """What is captured as a graph runs as it was written, and a replay of it does nothing."""
+    return callables
+
+
+def _made_and_sent(make: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's C++ would make it on the device itself."""
+
+    def made_and_sent(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        made = make(*args, **kwargs)
+        return made if device is None else made.to(device)
+
+    return made_and_sent
+
+
 def _always(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
@@ -175,7 +204,18 @@ _ANSWERS: dict[str, Any] = {
     "get_rng_state": torch.zeros(16, dtype=torch.uint8),
     "get_rng_state_all": [torch.zeros(16, dtype=torch.uint8)],
 }
-_IDLE = ("Stream", "Event", "stream", "device", "device_of", "current_stream", "default_stream", "StreamContext")
+_IDLE = (
+    "Stream",
+    "Event",
+    "stream",
+    "device",
+    "device_of",
+    "current_stream",
+    "default_stream",
+    "StreamContext",
+    "CUDAGraph",
+    "graph",
+)
 
 # ---------------------------------------------------------------- torch.cuda.FloatTensor
 

@@ -48,7 +48,9 @@ class Source:
         self.default: ast.expr | None = None  # the default device at the statement that is being read
         self.set_default: ast.expr | None = None  # what the file sets as default device
         self.loops: dict[tuple[str, str], list[ast.expr]] = {}  # what a loop goes over, by scope and variable
+        self.within: dict[ast.expr, dict[str, ast.expr]] = {}  # of arguments in a comprehension: what it goes over
         self.imports: dict[str, tuple[str, str]] = {}
+        self.stars: list[str] = []  # modules of which all is imported
         self.modules: dict[str, str] = {}  # that are imported as a whole, or from which something is
         for tree in _trees(texts):
             self._read(tree.body, "", "", ())
@@ -94,6 +96,7 @@ class Source:
         elif isinstance(node, (ast.With, ast.AsyncWith)):
             self._read_with(node, scope, owner, tests)
         elif isinstance(node, ast.ImportFrom):
+            self.stars += [node.module or "" for each in node.names if each.name == "*"]
             self.imports |= {each.asname or each.name: (node.module or "", each.name) for each in node.names}
             self.modules |= {each.asname or each.name: node.module or "" for each in node.names}
         elif isinstance(node, ast.Import):
@@ -125,6 +128,8 @@ class Source:
                 self.names[scope, each.id].append(sent)
             elif isinstance(each, ast.Attribute):
                 self.attributes[each.attr].append(sent)
+                if self._is_part(each, scope):
+                    self.names[scope, ast.unparse(each)].append(sent)
 
     def _note_appended(self, value: ast.expr, scope: str, tests: tuple[ast.expr, ...]) -> None:
         """`memory.append(x.to(device))`: what a list of the user's gets, under a name of its own."""
@@ -163,10 +168,8 @@ class Source:
             self._assign_attribute(target, value, scope, owner, tests)
         elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
             self.attributes[str(target.slice.value)].append(self._assigned(value, tests, scope))
-            if isinstance(target.value, ast.Name):
-                self.names[scope, f"{target.value.id}[{target.slice.value!r}]"].append(
-                    self._assigned(value, tests, scope)
-                )
+            if self._is_part(target, scope):
+                self.names[scope, ast.unparse(target)].append(self._assigned(value, tests, scope))
         elif isinstance(target, (ast.Tuple, ast.List)):
             for one, its in zip(target.elts, _parts(value, len(target.elts)), strict=False):
                 self._assign(one, its, scope, owner, tests)
@@ -177,15 +180,28 @@ class Source:
         holder = target.value
         is_own = isinstance(holder, ast.Name) and self._is_self(holder.id, scope)
         self.attributes[target.attr].append(self._assigned(value, tests, scope, owner if is_own else ""))
-        if isinstance(holder, ast.Name) and not is_own:
+        if self._is_part(target, scope):
             # `x.data = x.data.to(device)` sends x itself.
-            name = holder.id if target.attr == "data" else f"{holder.id}.{target.attr}"
+            name = ast.unparse(holder if target.attr == "data" else target)
             self.names[scope, name].append(self._assigned(value, tests, scope))
+
+    def _is_part(self, node: ast.expr, scope: str) -> bool:
+        """Is it a part of a variable, as it is written: `model.layers[0].weight`, but not `self.weight`?"""
+        while isinstance(node, ast.Attribute) or (
+            isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+        ):
+            node = node.value
+        return isinstance(node, ast.Name) and not self._is_self(node.id, scope)
 
     def _read_expressions(self, expressions: Iterable[ast.expr], scope: str) -> None:
         for node in (each for expression in expressions for each in ast.walk(expression)):
             if isinstance(node, ast.Call):
                 self._read_call(node, scope)
+            elif isinstance(node, COMPREHENSIONS):
+                over = loops_of(node)
+                self.within |= {
+                    each: over for call in ast.walk(node) if isinstance(call, ast.Call) for each in call.args
+                }
             elif isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):
                     if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -194,10 +210,13 @@ class Source:
     def _read_call(self, node: ast.Call, scope: str) -> None:
         name = called(node)
         self.calls[name].append((node, scope))
-        if name in ("register_buffer", "register_parameter") and len(node.args) > 1:
-            attribute, owner = node.args[0], scope.split(".")[-2:-1]
+        if name in _REGISTERING and len(node.args) > 1:
+            attribute, owner, holder = node.args[0], scope.split(".")[-2:-1], getattr(node.func, "value", None)
             if isinstance(attribute, ast.Constant):
                 self.attributes[str(attribute.value)].append(Assigned(node.args[1], (), scope, "".join(owner)))
+            if isinstance(attribute, ast.Constant) and holder is not None and self._is_part(holder, scope):
+                part = f"{ast.unparse(holder)}.{attribute.value!s}"
+                self.names[scope, part].append(self._assigned(node.args[1], (), scope))
         if name in ("rehearse", "assert_movable"):
             self._note_step(node.args, scope)
         keywords = {each.arg: each.value for each in node.keywords if each.arg}
@@ -227,10 +246,20 @@ class Part(ast.Subscript):
     """One of the values that a statement assigns together; no expression of the file's."""
 
 
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+def loops_of(node: ast.expr) -> dict[str, ast.expr]:
+    """What the loops of a comprehension go over, by their variables."""
+    generators: list[ast.comprehension] = node.generators  # type: ignore[attr-defined]
+    return {each.id: one.iter for one in generators for each in ast.walk(one.target) if isinstance(each, ast.Name)}
+
+
 def _makes_a_device(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and called(node) == "device"
 
 
+_REGISTERING = {"register_buffer", "register_parameter", "register_module", "add_module"}
 ITSELF = ""  # an object under which its own attributes are found
 
 
@@ -300,7 +329,7 @@ class Reasons:
             found = None
             if isinstance(node, ast.Name):
                 found = self.of_name(source, node.id, scope, deep + 1)
-            elif isinstance(node, ast.Attribute) and not _is_torchs(node):
+            elif isinstance(node, ast.Attribute) and not _is_torchs(node) and not _is_of_tensor(source, node, scope):
                 found = self.of_attribute(source, node.attr, (), deep + 1)
             elif isinstance(node, ast.Call):
                 found = self._of_result(source, called(node), deep + 1)
@@ -348,21 +377,30 @@ class Reasons:
 
     def _asks_a_library(self, source: Source, node: ast.AST, scope: str) -> bool:
         """`accelerator.device`, `idist.device()`: the device that a library has chosen."""
-        if not (isinstance(node, ast.Attribute) and node.attr == "device" and isinstance(node.value, ast.Name)):
+        if not (isinstance(node, ast.Attribute) and node.attr == "device"):
+            return False
+        if isinstance(node.value, ast.Attribute):  # `self.accelerator.device`
+            return any(self.by_library(source, each) for each in source.attributes.get(node.value.attr, ()))
+        if not isinstance(node.value, ast.Name):
             return False
         name = node.value.id
         return is_librarys(source, name) or self.made_by_library(source, name, scope) is not None
 
     def made_by_library(self, source: Source, name: str, scope: str = "") -> Line | None:
         """The statement that calls a class of a library for a variable, without a word of the CPU."""
-        for each in [*source.names.get((scope, name), []), *source.names.get(("", name), [])]:
-            value = each.value.value if isinstance(each.value, Part) else each.value
-            called_first = value.func if isinstance(value, ast.Call) else None
-            while isinstance(called_first, ast.Attribute):
-                called_first = called_first.value
-            if isinstance(called_first, ast.Name) and is_librarys(source, called_first.id):
-                return None if "cpu" in ast.unparse(each.value) else Line(source.file, each.value.lineno)
-        return None
+        assigned = [*source.names.get((scope, name), []), *source.names.get(("", name), [])]
+        return next(filter(None, (self.by_library(source, each) for each in assigned)), None)
+
+    def by_library(self, source: Source, assigned: Assigned) -> Line | None:
+        value = assigned.value.value if isinstance(assigned.value, Part) else assigned.value
+        called_first = value.func if isinstance(value, ast.Call) else None
+        while isinstance(called_first, ast.Attribute):
+            called_first = called_first.value
+        if not isinstance(called_first, ast.Name) or not is_librarys(source, called_first.id):
+            return None
+        if "cpu" in ast.unparse(value):
+            return self.of(source, value, assigned.scope)
+        return Line(source.file, value.lineno)
 
     def of_any(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
         for each in assigned:
@@ -383,9 +421,17 @@ class Reasons:
             scope = scope_around(scope)
         if name in source.returns:  # a function, which something calls later
             return self._of_result(source, name, deep + 1)
-        module, original = source.imports.get(name, ("", ""))
+        module, original = self.imported(source, name)
         file = getattr(sys.modules.get(module), "__file__", None)
         return self.of_name(self.source(file), original, "", deep + 1) if file and deep <= DEEP else None
+
+    def imported(self, source: Source, name: str) -> tuple[str, str]:
+        """The module that a name comes from, and its name there; empty: it was not imported."""
+        if name not in source.imports:
+            for module in source.stars:
+                if hasattr(sys.modules.get(module), name):
+                    return module, name
+        return source.imports.get(name, ("", ""))
 
     def of_parameter(self, source: Source, scope: str, name: str, deep: int = 0) -> Line | None:
         """By what the function is called with in its file, else by its default."""
@@ -482,6 +528,17 @@ def names_of(value: ast.expr, name: str) -> bool:
 def _is_torchs(node: ast.Attribute) -> bool:
     """torch.device is no attribute of an object."""
     return isinstance(node.value, ast.Name) and node.value.id in ("torch", "th", "nn", "np")
+
+
+def _is_of_tensor(source: Source, node: ast.Attribute, scope: str) -> bool:
+    """`x.device` where x is what a function of torch's has returned: it is where that is."""
+    if node.attr != "device" or not isinstance(node.value, ast.Name):
+        return False
+    assigned = source.names.get((scope, node.value.id), [])
+    calls = [[inner for inner in ast.walk(each.value) if isinstance(inner, ast.Call)] for each in assigned]
+    return bool(calls) and all(
+        any(isinstance(call.func, ast.Attribute) and _is_torchs(call.func) for call in inside) for inside in calls
+    )
 
 
 def scope_around(scope: str) -> str:

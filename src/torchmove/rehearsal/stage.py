@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -107,9 +108,11 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
         self.cpus: dict[int, tuple[torch.device, Origin | None]] = {}  # what tensors said when asked for their device
         self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch has made, and their places
+        self.sent: set[int] = set()  # tensors of datasets that were sent before the step
         self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
         self.themselves: dict[int, Itself] = {}  # tensors that no stand-in can play
         self.built: dict[int, Any] = {}  # modules that the step has built
+        self.told_generators: set[int] = set()
         self.default_device: torch.device | None = None  # where the default device was decided before the rehearsal
         self.given_context = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
         self.roots: dict[Any, Origin] = {}  # of origins that have one cause
@@ -203,7 +206,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def shadow(self, tensor: Tensor) -> StandIn:
         """A real tensor that nobody gave: a global, say. It is not touched; what the step does, it does to this."""
         if id(tensor) not in self.shadows:
-            _, place = self.inside.pop(id(tensor), (None, None))
+            _, place = self.inside.pop(id(tensor), (None, self.home if id(tensor) in self.sent else None))
             standin = self.stand_in(tensor, place or CPU, None if place else outsider(tensor, self.home))
             self.shadows[id(tensor)] = (tensor, standin)
         return self.shadows[id(tensor)][1]
@@ -339,12 +342,20 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args, kwargs = mapped(self._told_apart, (args, kwargs))
         for stray in strays(func, args, kwargs, self.home):
             self.tell(stray, about.name, users_line())
+            if type(stray) is StandIn and stray.grad_fn is not None:
+                # As the gradient of `stray.to(device)` would.
+                stray.register_hook(partial(self._taken_back, stray._origin))  # type: ignore[no-untyped-call]
             stray._place = self.home  # the run goes on as if it had been mended
         # A number on the CPU goes with the others.
         return next((each._place for each in given if each._place is not CPU), CPU)
 
+    def _taken_back(self, origin: Origin | None, grad: Any) -> Any:
+        """The gradient of something computed on the CPU goes there."""
+        return self.wrap(grad._behind, CPU, origin) if type(grad) is StandIn else grad
+
     def _check_generator(self, about: Operator, its: torch.device, place: torch.device) -> None:
-        if its is not place:
+        if its is not place and id(self.now.generator) not in self.told_generators:
+            self.told_generators.add(id(self.now.generator))
             why = f"{about.name} on {place} with a generator on {its}: torch takes one on the same device only"
             self.find(users_line(), "generator", why, f"torch.Generator(device={name_of(place)})")
 

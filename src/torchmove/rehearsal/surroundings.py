@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from torchmove._stored import ATOMS
 from torchmove.rehearsal.memento import is_array
@@ -27,10 +28,13 @@ _HOLDERS = (
     *(dict, list, set, tuple, deque, functools._lru_cache_wrapper, types.SimpleNamespace, argparse.Namespace),
 )
 
+_MOST_LOOKED_AT, _DEEP = 200, 3
+_MANY = 64  # datasets in a dataset; more are no datasets
+
 
 class Surroundings:
     """`held`: what holds something, by its name. `names`: those the code may bind anew, and where. `classes`: likewise,
-    the user's. `functions`: the user's.
+    the user's. `functions`: the user's. `sources`: loaders, datasets and samplers, and those within them.
 
     Of the user's own modules what the code names is looked at; those of installed libraries are not entered.
     """
@@ -41,11 +45,13 @@ class Surroundings:
         self.names: dict[tuple[int, str], dict[str, Any]] = {}
         self.classes: list[type] = []
         self.functions: list[types.FunctionType] = []
+        self.sources: list[Any] = []
         self._seen: set[int] = set()
         self._own: set[str] = set()  # modules of the user's by their names; one that was executed is known only so
         self._todo: list[Any] = [function_of(step)]
         for each in objects:
             self._meet_class(type(each))
+            self._meet_sources(each)
             for module in each.modules() if isinstance(each, nn.Module) else ():
                 self._meet_class(type(module))
                 self._todo.append(getattr(type(module), "forward", None))
@@ -105,10 +111,22 @@ class Surroundings:
                 self._hold(name, value)
         else:
             self._todo += _functions_in(value)
+            self._meet_sources(value)
             is_own = self._is_own(type(value).__module__) or _is_users_class(type(value))
-            if isinstance(value, _HOLDERS) or is_own or is_array(value):
+            if isinstance(value, _HOLDERS) or is_own or is_array(value) or is_of_library(value):
                 self._hold(name, value)
                 self._meet_class(type(value))
+
+    def _meet_sources(self, value: Any) -> None:
+        """A loader runs the code of its dataset and its sampler, and functions that these were given."""
+        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+            self._todo.append(function_of(value))
+        elif isinstance(value, (DataLoader, Dataset, Sampler)) and self._is_new(value):
+            self.sources.append(value)
+            self._meet_class(type(value))
+            for each in list(vars(value).values()):
+                for one in each if type(each) in (list, tuple) and len(each) < _MANY else [each]:
+                    self._meet_sources(one)
 
     def _meet_class(self, kind: type) -> None:
         for base in kind.__mro__:
@@ -131,6 +149,24 @@ class Surroundings:
         new = id(each) not in self._seen
         self._seen.add(id(each))
         return new
+
+
+def is_of_library(value: Any) -> bool:
+    """An object of an installed library, such as a trainer or an engine, that holds a module or remembers a device."""
+    todo, seen = [(value, 0)], set[int]()
+    while todo and len(seen) < _MOST_LOOKED_AT:
+        each, deep = todo.pop()
+        file = _file_of(type(each).__module__)
+        is_function = isinstance(each, types.FunctionType)
+        if id(each) in seen or not (is_function or (file is not None and file and is_installed(file))):
+            continue
+        seen.add(id(each))
+        cells = [*map(_contents, each.__closure__ or ())] if is_function else []
+        inside = [*getattr(each, "__dict__", {}).values(), *cells]
+        if any(isinstance(one, (nn.Module, Optimizer, torch.device)) for one in inside):
+            return True
+        todo += [(one, deep + 1) for one in inside if deep < _DEEP]
+    return False
 
 
 def function_of(step: Any) -> Any:
