@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 from torch import nn
 from torch.nn import functional
@@ -165,6 +166,15 @@ def autoencoder_step(model: nn.Module, optimizer: Any, images: torch.Tensor) -> 
     optimizer.zero_grad()
 
 
+def arrays() -> tuple[Any, ...]:
+    return nn.Linear(64, 64), [numpy.ones((256, 64), dtype=numpy.float32) for _ in range(20)]
+
+
+def arrays_step(model: nn.Module, arrays: list[Any]) -> None:
+    for each in arrays:
+        model(torch.from_numpy(each).to("cuda"))
+
+
 PROGRAMS = {
     "set-up": ("nothing", lambda: (nn.Linear(2, 2), torch.ones(1, 2))),
     "transformer": ("gpt_step", gpt),
@@ -172,6 +182,7 @@ PROGRAMS = {
     "lstm": ("words_step", words),
     "policy gradient": ("policy_step", policy),
     "autoencoder": ("autoencoder_step", autoencoder),
+    "twenty arrays": ("arrays_step", arrays),
 }
 
 

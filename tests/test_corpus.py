@@ -168,16 +168,23 @@ def line_of_the_first_finding(path: Path) -> int | None:
     return next((each.line for each in rehearsed(path).failing), None)
 
 
+def has_its_devices(path: Path) -> bool:
+    """Where there is one GPU, a program that names a second one fails there, and not where devices are mixed."""
+    return torch.cuda.device_count() > 1 or "cuda:1" not in path.read_text()
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("path", [*PLANTED, *CLEAN, *DECOYS], ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_first_finding_is_the_first_error_of_the_gpu(path):
+    if not has_its_devices(path):
+        pytest.skip("it needs two GPUs")
     assert line_of_the_first_finding(path) == line_of_the_first_error(path)
 
 
 @pytest.mark.cuda
 def test_the_rehearsals_agree_with_the_gpu(capsys):
     rows, apart = Counter(), []
-    for path in (*PLANTED, *CLEAN, *DECOYS):
+    for path in filter(has_its_devices, (*PLANTED, *CLEAN, *DECOYS)):
         foretold, seen = line_of_the_first_finding(path), line_of_the_first_error(path)
         rows[path.parent.name, foretold == seen] += 1
         if foretold != seen:

@@ -9,6 +9,7 @@ from torch import nn
 import torchmove as tm
 
 X, INDEX = torch.rand(3) + 1, torch.tensor([0, 2])
+CROSS_ENTROPY = nn.functional.binary_cross_entropy_with_logits
 ALLOWED = {
     "add": lambda x, number: x + number,
     "add a number to a number": lambda x, number: x[0] + number,
@@ -19,13 +20,19 @@ ALLOWED = {
     "index_fill": lambda x, number: x.index_fill(0, INDEX.to(x.device), number),
     "addcmul": lambda x, number: torch.addcmul(x, x, number),
     "floor_divide": lambda x, number: x.floor_divide(number),
-    "mse_loss": lambda x, number: nn.functional.mse_loss(x[0], number),
+    "l1_loss": lambda x, number: nn.functional.l1_loss(x[0], number),
+    "the weight of positives": lambda x, number: nn.functional.binary_cross_entropy_with_logits(
+        x, x, pos_weight=number
+    ),
     "fill_": lambda x, number: x.clone().fill_(number),
     "copy_": lambda x, number: x.clone().copy_(number),
     "setitem": lambda x, number: x.clone().__setitem__(0, number),
     "select_scatter": lambda x, number: x.select_scatter(number, 0, 0),
 }
 REFUSED = {
+    "mse_loss": lambda x, number: nn.functional.mse_loss(x[0], number),
+    "huber_loss": lambda x, number: nn.functional.huber_loss(x[0], number),
+    "binary_cross_entropy": lambda x, number: nn.functional.binary_cross_entropy(x[0] / 2, number / 2),
     "clamp": lambda x, number: x.clamp(min=number),
     "cat": lambda x, number: torch.cat([x, number[None]]),
     "stack": lambda x, number: torch.stack([x[0], number]),
@@ -60,7 +67,7 @@ def test_a_number_on_the_cpu_is_to_a_gpu_what_it_is_to_a_rehearsal(go, works):
     if works:
         go(X.cuda(), torch.tensor(1.5))
     else:
-        with pytest.raises(RuntimeError, match=r"devices?|cuda"):
+        with pytest.raises(RuntimeError, match=r"(?i)devices?|cuda"):
             go(X.cuda(), torch.tensor(1.5))
 
 

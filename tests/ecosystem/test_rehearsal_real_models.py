@@ -197,11 +197,12 @@ def images(model, optimizer, images, labels):
     optimizer.zero_grad()
 
 
+# A scale at which no gradient overflows: a scaler that skips the optimizer's first steps leaves it without a state.
 # Made when this file is imported: on a machine without a GPU both are disabled, and a rehearsal takes them to be on.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     CONTEXT = torch.autocast("cuda", dtype=torch.bfloat16)
-    HALF, SCALER = torch.autocast("cuda", dtype=torch.float16), torch.amp.GradScaler("cuda")
+    HALF, SCALER = torch.autocast("cuda", dtype=torch.float16), torch.amp.GradScaler("cuda", init_scale=256.0)
 
 
 def language_in_bfloat16(model, optimizer, words, _):

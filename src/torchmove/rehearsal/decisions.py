@@ -544,7 +544,7 @@ class Decided:
         if isinstance(value, torch.device):
             return value.type != self.home.type
         if isinstance(value, type):
-            return value.__module__ == "torch" and value.__name__.endswith("Tensor")
+            return value.__module__ in ("torch", f"torch.{self.home.type}") and value.__name__.endswith("Tensor")
         return value is False or (type(value) is str and _DEVICE.match(value) is not None and value != self.home.type)
 
     def _is_no_accelerator(self, value: Any, file: str, name: str, scope: str = "") -> bool:

@@ -15,6 +15,7 @@ _Real = torch.Generator
 _seen: dict[
     int, tuple[torch.Generator, torch.device]
 ] = {}  # those that were made before, and are taken for the device's
+_drawing: dict[int, tuple[torch.Generator, torch.Generator]] = {}
 
 
 class _AnyGenerator(type(_Real)):  # type: ignore[misc]
@@ -47,7 +48,15 @@ def place_of_generator(each: torch.Generator) -> torch.device:
     taken = _seen.get(id(each))
     if taken is not None:
         return taken[1]
-    return getattr(each, "_place", CPU)
+    place: torch.device | None = getattr(each, "_place", None)
+    return place or (CPU if each.device.type == "cpu" else place_of(each.device))
+
+
+def on_the_cpu(each: torch.Generator) -> torch.Generator:
+    """What draws in the place of a real device's generator: stand-ins have their bytes on the CPU."""
+    if _Real.device.__get__(each).type == "cpu":
+        return each
+    return _drawing.setdefault(id(each), (each, _Real()))[1]
 
 
 @contextmanager
@@ -59,3 +68,4 @@ def generators(of_the_device: Iterable[torch.Generator], home: torch.device) -> 
             yield
     finally:
         _seen.clear()
+        _drawing.clear()

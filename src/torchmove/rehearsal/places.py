@@ -32,15 +32,16 @@ _STRICT = {
     aten.native_dropout_backward,
 }
 _LENIENT = {
-    *(aten.mse_loss, aten.smooth_l1_loss, aten.binary_cross_entropy, aten.binary_cross_entropy_with_logits),
     *(aten.bernoulli, aten.bernoulli_),
     *(aten.rsub, aten.floor_divide, aten.floor_divide_, aten.copysign_, aten.heaviside_),
     *(aten.eq_, aten.ne_, aten.lt_, aten.le_, aten.gt_, aten.ge_, aten.__irshift__, aten.__ilshift__),
 }
-# The only argument of these that may be such a number, by its position.
-_NUMBER_AT = {
-    **dict.fromkeys([aten.masked_fill, aten.masked_fill_, aten.addcmul, aten.addcmul_], 2),
-    **dict.fromkeys([aten.index_fill, aten.index_fill_], 3),
+# The only arguments of these that may be such numbers, by their positions.
+_NUMBERS_AT = {
+    **dict.fromkeys([aten.masked_fill, aten.masked_fill_, aten.addcmul, aten.addcmul_], (2,)),
+    **dict.fromkeys([aten.index_fill, aten.index_fill_], (3,)),
+    aten.binary_cross_entropy: (2,),
+    aten.binary_cross_entropy_with_logits: (2, 3),
 }
 _INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 
@@ -61,8 +62,8 @@ def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.d
     name = packet.__name__
     if name.startswith(("_foreach_", "_fused_")):
         return _column_strays(args, kwargs, home, strict=name.startswith("_fused_"))
-    if packet in _NUMBER_AT:
-        return _apart(_without_number(args, _NUMBER_AT[packet]), home, strict=True)
+    if packet in _NUMBERS_AT:
+        return _apart(_without_numbers(args, _NUMBERS_AT[packet]), home, strict=True)
     written = args[0] if args and name.endswith("_") and not name.startswith("_") else None
     return _apart(leaves((args, kwargs)), home, written=written, strict=not _takes_numbers(func))
 
@@ -75,11 +76,12 @@ def _takes_numbers(func: Any) -> bool:
     return packet in _LENIENT or torch.Tag.pointwise in func.tags or func.namespace != "aten"
 
 
-def _without_number(args: Sequence[Any], position: int) -> list[Any]:
-    kept = [*args[:position], *args[position + 1 :]]
-    number = args[position] if len(args) > position else None
-    is_number = not isinstance(number, Stray) or (number.dim() == 0 and number._place is CPU)
-    return kept if is_number else [*kept, number]
+def _without_numbers(args: Sequence[Any], positions: tuple[int, ...]) -> list[Any]:
+    return [each for at, each in enumerate(args) if at not in positions or not _is_number_on_the_cpu(each)]
+
+
+def _is_number_on_the_cpu(each: Any) -> bool:
+    return not isinstance(each, Stray) or (each.dim() == 0 and each._place is CPU)
 
 
 def _apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, written: Any = None) -> list[Stray]:

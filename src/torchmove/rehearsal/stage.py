@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torchmove._shells import is_window
 from torchmove.rehearsal.arguments import leaves, mapped
 from torchmove.rehearsal.behind import MOST_BYTES, Inference, as_shape, is_known, made, nbytes_of, without_bytes
-from torchmove.rehearsal.generators import place_of_generator
+from torchmove.rehearsal.generators import on_the_cpu, place_of_generator
 from torchmove.rehearsal.memory import Meter
 from torchmove.rehearsal.operators import Operator, operator
 from torchmove.rehearsal.origins import bare_root, converted, factory, name_of, outsider, users_name
@@ -110,6 +110,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch has made, and their places
         self.sent: set[int] = set()  # tensors of datasets that were sent before the step
         self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
+        self.copies: dict[int, tuple[Tensor, Tensor]] = {}  # of those that play themselves on a real device
         self.themselves: dict[int, Itself] = {}  # tensors that no stand-in can play
         self.built: dict[int, Any] = {}  # modules that the step has built
         self.told_generators: set[int] = set()
@@ -144,6 +145,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.inside,
             self.shadows,
             self.themselves,
+            self.copies,
             self.built,
             self.roots,
             self.saved,
@@ -328,12 +330,21 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 admitted = self.admit(each)
                 if admitted is each:
                     given.append(self.itself(each))
-                    found.append(each)
+                    found.append(self.on_the_cpu(each))
                 else:
                     found += self._opened((admitted,), given)
             else:
                 found.append(each)
         return found
+
+    def on_the_cpu(self, itself: Tensor) -> Tensor:
+        """What is behind a tensor that plays itself: of one on a real device, a copy."""
+        if itself.device.type in ("cpu", "meta"):
+            return itself
+        if id(itself) not in self.copies:
+            with off_stage():
+                self.copies[id(itself)] = (itself, itself.cpu())
+        return self.copies[id(itself)][1]
 
     def _check_places(
         self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]
@@ -457,6 +468,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return True
 
     def _done(self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> Any:
+        if isinstance(kwargs.get("generator"), torch.Generator):
+            kwargs = {**kwargs, "generator": on_the_cpu(self.now.generator or kwargs["generator"])}
         if kwargs.get("device") is not None or (about.makes and not given):
             kwargs = {**kwargs, "device": CPU}
         if self.real:
