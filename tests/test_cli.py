@@ -681,6 +681,17 @@ def test_a_state_that_was_not_returned_is_refused(folder):
     assert "--state ema: program.py:named returned no such object, but net, opt, batch" in ran.stderr
 
 
+def test_a_step_alone_is_rehearsed(folder):
+    step = "def step():\n    model(torch.ones(2, 4).to('cuda'))\n\n\ndef build():\n    return step\n"
+    (folder / "alone.py").write_text(f"import torch\n\nmodel = torch.nn.Linear(4, 4)\n\n\n{step}")
+    ran = run("rehearse", "alone.py:build")
+    assert ran.exit_code == output.FINDINGS
+    assert "model.weight is on cpu" in ran.stdout or "model.bias is on cpu" in ran.stdout
+    named = run("rehearse", "alone.py:build", "--state", "model")
+    assert named.exit_code == output.REFUSED
+    assert "--state model: alone.py:build returned no such object, but the step alone" in named.stderr
+
+
 def test_an_error_at_import_is_none_of_the_function(folder):
     (folder / "failing.py").write_text("import json\n\n\ndef build():\n    pass\n\n\njson.loads('{')\n")
     ran = run("rehearse", "failing.py:build")

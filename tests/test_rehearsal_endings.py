@@ -209,3 +209,24 @@ def test_float64_on_mps_is_a_device_error_of_the_line(step):
     assert (found.ok, found.ending) == (False, "device")
     assert [(each.kind, each.why) for each in found.failing] == [("dtype", "mps has no float64")]
     assert tm.rehearse(lambda model, x: model(x.double().float().to("mps")), net(), X, to="mps").ok
+
+
+# ---------------------------------------------------------------- arguments that torch refuses
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda x: x.to("gpu"),
+        lambda x: x.to(device="cuda:0:1"),
+        lambda x: x.to("cuda", "float"),
+        lambda x: x.cuda("first"),
+        lambda x: torch.zeros(3, 4, device="gpu"),
+        lambda x: torch.as_tensor(x, device="gpu"),
+    ],
+)
+def test_a_device_that_torch_does_not_know_is_an_error_of_the_step(send):
+    with pytest.raises((RuntimeError, TypeError)):
+        send(X)
+    found = tm.rehearse(lambda model, x: model(send(x)), net(), X)
+    assert (found.ok, found.ending, [each.kind for each in found.failing]) == (False, "error", ["error"]), str(found)

@@ -108,6 +108,28 @@ SENT = {
         "        self.alpha = 1 - self.beta\nt = Noise(device)",
         "t.alpha",
     ),
+    "sent by a function that returns nothing": (
+        "def send(m, where):\n    m.to(where)\nt = nn.Linear(4, 4)\nsend(t, device)",
+        "t(x0)",
+    ),
+    "sent by a function, with others": (
+        "def send(*all):\n    for each in all:\n        each.to(device)\n"
+        "t, u = nn.Linear(4, 4), nn.Linear(4, 4)\nsend(t, u)",
+        "t(x0) * u(x0)",
+    ),
+    "a copy of what was sent by an assignment": (
+        "t = nn.Linear(4, 4)\nsent = t.to(device)\nu = copy.deepcopy(t)",
+        "u(x0)",
+    ),
+    "modules of a list in a loop": (
+        "t = [nn.Linear(4, 4), nn.Linear(4, 4)]\nfor each in t:\n    each.to(device)",
+        "t[0](x0) * t[1](x0)",
+    ),
+    "written into a dict by a variable": (
+        "t = {}\nfor key in ('a', 'b'):\n    t[key] = torch.ones(4).to(device)",
+        "t['a'] * t['b']",
+    ),
+    "sent under another name": ("u = torch.ones(4)\nt = u.to(device)", "t"),
     "an argument of its class": (
         "class Holder:\n    def __init__(self, inner):\n        self.inner = inner\n"
         "t = Holder(nn.Linear(4, 4).to(device))",
@@ -146,6 +168,11 @@ FORGOTTEN = {
         "    def _apply(self, change, *rest):\n        super()._apply(change, *rest)\n"
         "        self.sum = change(self.sum)\n        return self\nt = Metric().to(device)",
         "t.other",
+    ),
+    "of two names the one that was not sent": ("t = torch.ones(4)\nu = t.to(device)", "u * t"),
+    "a function that sends something else": (
+        "def send(m, where):\n    net.to(where)\nt = nn.Linear(4, 4)\nsend(t, device)",
+        "t(x0)",
     ),
     "bound anew": ("t = torch.ones(4).to(device)\nt = torch.ones(4)", "t"),
     "brought back": ("t = nn.Linear(4, 4).to(device)\nt.cpu()", "t(x0)"),
@@ -386,3 +413,62 @@ def step():
     assert tm.rehearse(load(HEAD + text.format(where='"cpu"')).step).ok
     found = tm.rehearse(load(HEAD + text.format(where="device=device")).step)
     assert [each.kind for each in found.failing] == ["generator"]
+
+
+def test_settings_of_another_module(load):
+    settings = load("import torch\nDEVICE = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n")
+    text = f"import torch\nimport {settings.__name__} as settings\nnet = torch.nn.Linear(4, 4).to(settings.DEVICE)\n"
+    step = "\n\ndef step():\n    net(torch.ones(2, 4).to(settings.DEVICE))\n"
+    found = tm.rehearse(load(text + step).step)
+    assert found.ok, str(found)
+
+
+def test_modules_that_another_file_has_sent(load):
+    models = load(HEAD)
+    text = f"import torch\nfrom {models.__name__} import net, device\n\n\ndef step():\n    net(torch.ones(2, 4)"
+    assert tm.rehearse(load(text + ".to(device))\n").step).ok
+    assert [each.kind for each in tm.rehearse(load(text + ")\n").step).failing] == ["factory"]
+
+
+OPTIMIZED = """
+
+def trained():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+{made}
+
+def step():
+    model(x0).sum().backward()
+    optimizer.step()
+"""
+STATES = {
+    "made after the model was sent": (
+        "def made():\n    model = nn.Linear(4, 4).to(device)\n    optimizer = torch.optim.Adam(model.parameters())\n"
+        "    model(torch.ones(2, 4)).sum().backward()\n    optimizer.step()\n    return model, optimizer\n"
+        "model, optimizer = made()",
+        True,
+    ),
+    "loaded after the model was sent": (
+        "def made():\n    model, other = trained()\n    model.to(device)\n"
+        "    optimizer = torch.optim.Adam(model.parameters())\n"
+        "    optimizer.load_state_dict(other.state_dict())\n    return model, optimizer\nmodel, optimizer = made()",
+        True,
+    ),
+    "sent in a loop": (
+        "model, optimizer = trained()\nmodel.to(device)\nfor its in optimizer.state.values():\n"
+        "    for key, each in its.items():\n        its[key] = each.to(device) if each.dim() else each",
+        True,
+    ),
+    "left behind": ("model, optimizer = trained()\nmodel.to(device)", False),
+}
+
+
+@pytest.mark.parametrize("how", STATES)
+def test_the_state_of_an_optimizer_is_where_the_statements_put_it(load, how):
+    made, ok = STATES[how]
+    found = tm.rehearse(load(HEAD + OPTIMIZED.format(made=made)).step)
+    assert [each.kind for each in found.failing] == ([] if ok else ["optimizer"]), str(found)

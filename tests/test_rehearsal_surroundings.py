@@ -69,3 +69,43 @@ def test_a_scaler_that_is_a_variable_of_the_module_is_on(data):
     assert scaler.__dict__ == before
     if not torch.cuda.is_available():
         assert any("GradScaler('cuda')" in each for each in found.assumed)
+
+
+scale = torch.ones(3)
+
+
+def on_forward(module, given, result):
+    return result * scale
+
+
+def on_gradient(gradient):
+    return gradient * scale[:, None]
+
+
+def trained(model, x):
+    model(x.to("cuda")).sum().backward()
+
+
+@pytest.mark.parametrize("hook", [on_forward, on_gradient])
+def test_what_a_hook_reaches_is_looked_at(hook):
+    model = nn.Linear(4, 3)
+    handle = model.register_forward_hook(hook) if hook is on_forward else model.weight.register_hook(hook)
+    found = tm.rehearse(trained, model, x)
+    assert [each.kind for each in found.failing] == ["loss"], str(found)
+    assert "scale is on cpu" in found.failing[0].why
+    handle.remove()
+    assert tm.rehearse(trained, model, x)
+
+
+calls = 0
+
+
+def test_a_step_that_is_tried_without_the_simulation_leaves_the_variables_as_they_were():
+    def step(model, x):
+        global calls
+        calls += 1
+        raise ValueError("mine")
+
+    found = tm.rehearse(step, nn.Linear(4, 3), x, confirm_errors=True)
+    assert "it fails as well: ValueError" in found.stopped
+    assert calls == 0

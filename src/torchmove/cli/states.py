@@ -105,7 +105,7 @@ def rehearse(
     made = target.made()
     from torchmove.rehearsal.run import Options, rehearse_named
 
-    step, *objects = made.values() if isinstance(made, dict) else several(made)
+    step, *objects = (made.values() if isinstance(made, dict) else several(made)) or [made]
     _check(target, step, objects, to)
     named = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
     options = Options(to, moved_by, data, _states(target, named, state), strict_devices, confirm_errors)
@@ -142,7 +142,8 @@ def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
 def _states(target: Target, named: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
     unknown = [name for name in names if name not in named]
     if unknown:
-        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no such object, but {', '.join(named)}")
+        returned = ", ".join(named) or "the step alone"
+        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no such object, but {returned}")
     return tuple(named[name] for name in names)
 
 

@@ -28,7 +28,7 @@ from torchmove._repointing import repoint_all
 from torchmove._undo import Undo
 from torchmove.rehearsal.given import held
 from torchmove.rehearsal.origins import moves_itself
-from torchmove.rehearsal.placements import Placements, sent_itself
+from torchmove.rehearsal.placements import Placements, _Where, sent_itself
 from torchmove.rehearsal.plain import ReadAsCpu
 from torchmove.rehearsal.provenance import Line
 from torchmove.rehearsal.runtime import simulated_type
@@ -62,6 +62,7 @@ class Decided:
         self.sent_names: set[str] = set()
         self.generators: list[torch.Generator] = []  # made for a device that was decided
         self._of_libraries: dict[int, Any] = {}  # what is in objects that libraries have made, without a word of cpu
+        self.parted: list[tuple[dict[str, Any], str, torch.Tensor]] = []  # variables, and tensors of their own
         self.replaced: set[int] = set()  # those that came into a module after that was sent
         self.there: set[int] = set()  # the tensors that were sent, by their ids
         self.sent_modules: dict[int, torch.nn.Module] = {}
@@ -213,6 +214,7 @@ class Decided:
                 self._add_own(holder, there)
         for each in self.around.sources:
             self._add_dataset(each, there)
+        self._part_names()
         for name, value in self._variables():
             if isinstance(value, torch.optim.Optimizer):
                 there |= self._made_there(name, value, there)
@@ -231,6 +233,19 @@ class Decided:
             and value.device.type != self.home.type
             and not any(source.attributes.get(str(value.what)) for source in self._sources())
         ]
+
+    def _part_names(self) -> None:
+        """`on_device = x.to(device)` is x itself where there is no device: then x gets an object of its own."""
+        for space in {id(each.__globals__): each.__globals__ for each in self.around.functions}.values():
+            names: defaultdict[int, list[str]] = defaultdict(list)
+            for name, value in list(space.items()):
+                if type(value) is torch.Tensor and (id(space), name) in self.around.names:
+                    names[id(value)].append(name)
+            for its in names.values():
+                sent = {name: self._was_sent(name, space[name]) for name in its}
+                for name in its if len({*sent.values()}) > 1 else ():
+                    if not sent[name]:
+                        self.parted.append((space, name, space[name].detach().clone()))
 
     def _add_of_library(self, name: str, value: Any, there: set[int]) -> None:
         """Trainers and agents of libraries choose a device, and move the modules that are theirs."""
@@ -273,22 +288,48 @@ class Decided:
         if not parameters or not all(id(each) in there for each in parameters):
             return set()
         for source in self._sources():
+            if any(one == name and self._sends(source, loop) for one, loop in source.states_sent):
+                return _of_parameters(optimizer)
             made = [each.value for each in source.names.get(("", name), ())]
+            if any(self._made_there_by(source, each) for each in made):
+                return _of_parameters(optimizer)
             sent = [
                 each.value for (_, one), its in source.names.items() for each in its if self._holds(one, parameters)
             ]
             last = max(map(_end, sent), default=(0, 0))
             loaded = (call for call, at in source.calls.get("load_state_dict", ()) if not at and _is_method(call, name))
             if any(_end(each) > last for each in (*made, *loaded)):
-                shapes = {id(each): each.shape for each in parameters}
-                states = ((shapes.get(id(one)), its) for one, its in optimizer.state.items())
-                return {
-                    id(value)
-                    for shape, its in states
-                    for value in its.values()
-                    if isinstance(value, torch.Tensor) and value.shape == shape
-                }
+                return _of_parameters(optimizer)
         return set()
+
+    def _sends(self, source: Source, loop: ast.For) -> bool:
+        calls = (each for each in ast.walk(loop) if isinstance(each, ast.Call) and called(each) in ("to", "cuda"))
+        return any(self.reasons.of(source, given, "") for call in calls for given in call.args) or any(
+            called(each) == "cuda" for each in ast.walk(loop) if isinstance(each, ast.Call)
+        )
+
+    def _made_there_by(self, source: Source, made: ast.expr) -> bool:
+        """By a function that sends the model first, and then makes the optimizer or loads its state."""
+        call, index = (made.value, made.slice) if isinstance(made, ast.Subscript) else (made, None)
+        scope = called(call) if isinstance(call, ast.Call) else ""
+        for each in source.returns.get(scope, ()):
+            members = each.value.elts if isinstance(each.value, ast.Tuple) else [each.value]
+            at = getattr(index, "value", 0)
+            own = members[at] if type(at) is int and at < len(members) else None
+            if not isinstance(own, ast.Name):
+                continue
+            sent = [
+                _end(one.value)
+                for (where, name), its in source.names.items()
+                for one in its
+                if where == scope and name != own.id and self.placements.placed(one.value, _Where.of(source, one))
+            ]
+            made_at = [_end(one.value) for one in source.names.get((scope, own.id), ())]
+            loads = source.calls.get("load_state_dict", ())
+            made_at += [_end(call) for call, where in loads if where == scope and _is_method(call, own.id)]
+            if sent and made_at and max(made_at) > min(sent):
+                return True
+        return False
 
     def _holds(self, name: str, parameters: list[torch.Tensor]) -> bool:
         """Is it a module, as a variable, with the first of these parameters?"""
@@ -434,8 +475,7 @@ class Decided:
 
     def _sources(self) -> Iterator[Source]:
         files = (each.__code__.co_filename for each in self.around.functions)
-        for file in dict.fromkeys((*files, *filter(None, [self.caller]))):
-            yield self.reasons.source(file)
+        yield from self.reasons.with_imported(dict.fromkeys((*files, *filter(None, [self.caller]))))
 
     def _first(self, ask: Callable[[Source], Line | None]) -> Line | None:
         return next(filter(None, map(ask, self._sources())), None)
@@ -562,6 +602,16 @@ class Decided:
         if isinstance(value, type):
             return simulated_type(value, self.home)
         return value
+
+
+def _of_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
+    """The state that is where the parameters are: what has their shape."""
+    return {
+        id(value)
+        for parameter, its in optimizer.state.items()
+        for value in its.values()
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape
+    }
 
 
 def _by_own_apply(module: torch.nn.Module, home: torch.device) -> set[int]:

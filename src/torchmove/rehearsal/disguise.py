@@ -118,7 +118,17 @@ class Disguise(TorchFunctionMode):
     def place(self, device: Any) -> torch.device:
         if isinstance(device, torch.device):
             return place_of(device)
-        return place_of(torch.device(self.stage.home.type, device) if isinstance(device, int) else torch.device(device))
+        with self.torchs_words():
+            named = torch.device(self.stage.home.type, device) if isinstance(device, int) else torch.device(device)
+        return place_of(named)
+
+    @contextmanager
+    def torchs_words(self) -> Iterator[None]:
+        """Around a call that reads the step's arguments as torch does: what it refuses is the step's error."""
+        try:
+            yield
+        except (RuntimeError, TypeError) as error:
+            self.stage.refuse(error)
 
     # ------------------------------------------------------------ from one device to another
 
@@ -133,7 +143,8 @@ class Disguise(TorchFunctionMode):
             return self.send(tensor, device, other.dtype, copy=copy, asked=device)
         if rest and type(rest[0]) is int:
             rest[0] = self.place(rest[0])
-        device, dtype, _, memory_format = torch._C._nn._parse_to(*rest, **kwargs)
+        with self.torchs_words():
+            device, dtype, _, memory_format = torch._C._nn._parse_to(*rest, **kwargs)
         place = None if device is None else self.place(device)
         asked = next((each for each in (*rest, kwargs.get("device")) if isinstance(each, torch.device)), None)
         return self.send(tensor, place, dtype, copy=copy, memory_format=memory_format, asked=asked)

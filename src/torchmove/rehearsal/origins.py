@@ -589,6 +589,8 @@ class Belongings:
         holder = self._holder(path)
         if steps[0].what in self.own and not (kind == "attribute" and id(holder) in self.sent_modules):
             attribute = re.sub(r"^\w+", "self", str(path))
+            if role in ("parameter", "buffer") and len(steps) > 1:  # a module is moved as a whole
+                attribute = re.sub(r"^\w+", "self", str(steps[1]))
             remedy = f"in {self.own[steps[0].what]}: {attribute} = {attribute}.to({name_of(self.home)})"
             own = f"{attribute} of {self.own[steps[0].what]}" if steps[0].what == "step" else shown
             return Provenance("loss", f"{own} is on cpu: nothing in its class sends it", remedy)

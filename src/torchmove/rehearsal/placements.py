@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from torchmove.rehearsal.provenance import Line, is_installed
+from torchmove.rehearsal.provenance import Line, is_program
 from torchmove.rehearsal.sources import (
     COMPREHENSIONS,
     ITSELF,
@@ -99,7 +99,7 @@ class Placements:
             found = self._of_part(each.value, part, where, deep) if part else self.placed(each.value, where, deep)
             if found and any(self.reasons.of(source, test, scope) for test in each.tests):
                 return found
-            if found is None and not isinstance(each.value, ast.Constant):
+            if found is None and not isinstance(each.value, ast.Constant) and not self._is_cut:
                 return None
             sent = sent or found
         return sent
@@ -206,7 +206,7 @@ class Placements:
     def _of_import(self, source: Source, name: str, deep: int, is_tensor: bool) -> Line | None:
         module, original = self.reasons.imported(source, name)
         file = getattr(sys.modules.get(module), "__file__", None)
-        if file is None or is_installed(file):
+        if file is None or not is_program(file):
             return None
         other = self.reasons.source(file)
         return self.sent(other, other.names.get(("", original), ()), deep, is_tensor=is_tensor)
@@ -236,13 +236,30 @@ class Placements:
             return found
         if name in _PREPARING and isinstance(node.func, ast.Attribute):
             return self._of_preparer(node.func.value, where)
-        found = self._returned(node, name, where, deep)
+        if name == "deepcopy" and node.args and isinstance(node.args[0], ast.Name):
+            sendings = where.source.sendings.get((where.scope, node.args[0].id), ())
+            found = self.sent(where.source, [each for each in sendings if _end(each.value) <= where.position], deep)
+        found = found or self._returned(node, name, where, deep) or self._sent_in_place(name, where, deep)
         where = where._replace(is_tensor=False)
         if found is not None or (asked and name in _SENDING):
             return found
         if where.default is not None and self._makes(node, name, where.source):
             return self._decided(where.default, where, deep)
         return self._of_any(self._followed(node, name, where.source), where, deep)
+
+    def _sent_in_place(self, name: str, where: _Where, deep: int) -> Line | None:
+        """By a function of the file that returns nothing: `def send(model, device): model.to(device)`."""
+        function = where.source.functions.get(name)
+        if function is None or where.source.returns.get(name):
+            return None
+        given = [*parameters_of(function), *([function.args.vararg.arg] if function.args.vararg else ())]
+        for each in given:
+            for own in (each, f"{each}[]"):
+                sent = [one for one in where.source.names.get((name, own), ()) if one.is_sent]
+                found = self.sent(where.source, sent, deep)
+                if found is not None:
+                    return found
+        return None
 
     def _of_preparer(self, node: ast.expr, where: _Where) -> Line | None:
         """`accelerator.prepare`, `self.fabric.setup`: what it returns is on the device that its object has chosen."""
@@ -307,7 +324,7 @@ class Placements:
                 return self._returned_by(source, method, deep, is_tensor=where.is_tensor)
         module, original = self.reasons.imported(source, name)
         file = getattr(sys.modules.get(module), "__file__", None)
-        if file is None or is_installed(file):
+        if file is None or not is_program(file):
             return None
         return self._returned_by(self.reasons.source(file), original, deep, is_tensor=where.is_tensor)
 

@@ -13,19 +13,26 @@ from torch.overrides import TorchFunctionMode
 from torchmove import _survey
 from torchmove._storage import plain_torch
 from torchmove._undo import Undo
-from torchmove.rehearsal.memento import remember, remember_globals
+from torchmove.rehearsal.memento import remember, remember_generators, remember_globals, remember_names
 from torchmove.rehearsal.scene import copies
 from torchmove.rehearsal.standin import CPU
+from torchmove.rehearsal.surroundings import Surroundings
 
 
 def plainly(
-    step: Callable[..., Any], objects: tuple[Any, ...], named: Mapping[str, Any], home: torch.device
+    step: Callable[..., Any],
+    objects: tuple[Any, ...],
+    named: Mapping[str, Any],
+    around: Surroundings,
+    home: torch.device,
 ) -> BaseException | None:
     """The error that the step ends in, if it does. Afterwards all is as it was."""
     undo = Undo(always=True)
     raised: BaseException | None = None
     with undo, undo:
         remember_globals(undo)
+        remember_generators([*named.values(), *around.sources], undo)
+        remember_names(around.names, around.classes, undo)
         _copied(dict(named), undo)
         with patch.object(nn.Module, home.type, lambda module, *_: module), ReadAsCpu(home):
             try:

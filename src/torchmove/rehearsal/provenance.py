@@ -174,6 +174,11 @@ def is_installed(file: str) -> bool:
     return file.startswith(_INSTALLED) or any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
 
 
+def is_program(file: str) -> bool:
+    """Is it a file of the user's program, and not of a library or of Python itself?"""
+    return is_users(file) and not is_installed(file)
+
+
 def is_ours(file: str) -> bool:
     return file.startswith(_OURS)
 

@@ -311,7 +311,7 @@ class _Rehearsing:
 
     def set_up(self, undo: Undo) -> None:
         remember_globals(undo)
-        remember_generators(self.named.values(), undo)
+        remember_generators([*self.named.values(), *self.around.sources], undo)
         forget_answers(undo)
         remember_shared(undo)
         if not self.options.strict_devices:
@@ -387,6 +387,8 @@ class _Rehearsing:
         places.update(dict.fromkeys(sent, self.home))
         self.stage.sent = decided.there - {*map(id, inventory.slots.tensors)}
         repoint_all(decided.remembered(inventory), undo)
+        for space, name, tensor in decided.parted:
+            space[name] = tensor  # put back with the other variables
         self.place_own(decided, inventory, sent, places)
         self.generators, self.sent = decided.generators, decided.sent_names
         self.replaced, self.sent_modules = decided.replaced, decided.sent_modules
@@ -491,7 +493,7 @@ class _Rehearsing:
     def perform(self) -> None:
         try:
             if self.options.moved_by == "to":
-                for each in self.trained:
+                for each in trained_in([value for name, value in self.states.items() if name not in self.own]):
                     if isinstance(each, nn.Module):
                         each.to(self.home)
             self.step(*self.arguments)
@@ -585,7 +587,7 @@ class _Rehearsing:
 
     def confirm(self, raised: BaseException) -> None:
         """Run the step without the simulation, on copies: does it fail there too?"""
-        error = plainly(self.step, self.objects, self.named, self.home)
+        error = plainly(self.step, self.objects, self.named, self.around, self.home)
         if error is not None and type(error) is not type(raised):
             said = str(error).strip().partition("\n")[0]
             self.stopped += (

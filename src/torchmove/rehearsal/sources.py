@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from torchmove.rehearsal.provenance import Line, is_installed
+from torchmove.rehearsal.provenance import Line, is_installed, is_program
 
 _ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
 ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}
@@ -48,6 +48,9 @@ class Source:
         self.default: ast.expr | None = None  # the default device at the statement that is being read
         self.set_default: ast.expr | None = None  # what the file sets as default device
         self.loops: dict[tuple[str, str], list[ast.expr]] = {}  # what a loop goes over, by scope and variable
+        self.over: dict[tuple[str, str], str] = {}  # the list that a loop goes over, by scope and variable
+        self.states_sent: list[tuple[str, ast.For]] = []  # optimizers whose state a loop sends
+        self.sendings: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # by an assignment elsewhere
         self.within: dict[ast.expr, dict[str, ast.expr]] = {}  # of arguments in a comprehension: what it goes over
         self.imports: dict[str, tuple[str, str]] = {}
         self.stars: list[str] = []  # modules of which all is imported
@@ -102,8 +105,8 @@ class Source:
         elif isinstance(node, ast.Import):
             self.modules |= {each.asname or each.name.partition(".")[0]: each.name for each in node.names}
         else:
-            if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
-                self.loops[scope, node.target.id] = getattr(node.iter, "elts", [])
+            if isinstance(node, ast.For):
+                self._read_loop(node, scope)
             for name, field in ast.iter_fields(node):
                 if name in ("body", "orelse", "finalbody"):
                     self._read(field, scope, owner, tests)
@@ -114,6 +117,22 @@ class Source:
                     self._read_expressions([field], scope)
                     self._note_sent(field, scope, owner, tests)
 
+    def _read_loop(self, node: ast.For, scope: str) -> None:
+        text = ast.unparse(node.iter)
+        if text.endswith(".state.values()") and any(
+            isinstance(each, ast.Call) and called(each) in ("to", "cuda") for each in ast.walk(node)
+        ):
+            self.states_sent.append((text.removesuffix(".state.values()"), node))
+        if not isinstance(node.target, ast.Name):
+            return
+        over = node.iter
+        if isinstance(over, ast.Name):
+            self.over[scope, node.target.id] = over.id
+            before = self.names.get((scope, over.id), [])
+            over = before[-1].value if before else over
+        members: list[ast.expr] = getattr(over, "elts", [node.target])
+        self.loops[scope, node.target.id] = members
+
     def _note_sent(self, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         """`model.to(device)` and `self.model.to(device)` move a module in place: as good as an assignment."""
         target = _target_of_sending(value)
@@ -121,6 +140,12 @@ class Source:
         if not scope and isinstance(value, ast.Call) and called(value) == "set_default_device" and value.args:
             self.default = self.set_default = value.args[0]
         self._note_appended(value, scope, tests)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in self.functions:
+            for given in value.args:
+                if isinstance(given, ast.Name):  # the function may send it in place
+                    self.names[scope, given.id].append(sent)
+        if isinstance(target, ast.Name) and (scope, target.id) in self.over:
+            self.names[scope, f"{self.over[scope, target.id]}[]"].append(sent)
         for each in self.loops.get((scope, target.id), [target]) if isinstance(target, ast.Name) else [target]:
             if isinstance(each, ast.Name) and self._is_self(each.id, scope):
                 self.attributes[ITSELF].append(sent)
@@ -159,6 +184,9 @@ class Source:
         return names
 
     def _assign(self, target: ast.expr, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        moved = _target_of_sending(value)
+        if isinstance(moved, ast.Name):
+            self.sendings[scope, moved.id].append(self._assigned(value, tests, scope))
         if isinstance(target, ast.Name):
             assigned = self._assigned(value, tests, scope, owner)
             self.names[scope, target.id].append(assigned)
@@ -166,6 +194,9 @@ class Source:
                 self.attributes[target.id].append(assigned)
         elif isinstance(target, ast.Attribute):
             self._assign_attribute(target, value, scope, owner, tests)
+        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Name):
+            if isinstance(target.value, ast.Name):
+                self.names[scope, f"{target.value.id}[]"].append(self._assigned(value, tests, scope))
         elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
             self.attributes[str(target.slice.value)].append(self._assigned(value, tests, scope))
             if self._is_part(target, scope):
@@ -317,6 +348,21 @@ class Reasons:
             self._sources[file] = source
         return self._sources[file]
 
+    def with_imported(self, files: Iterable[str]) -> Iterator[Source]:
+        """The sources of some files, and of the user's modules that they import."""
+        todo, seen = [*files], set[str]()
+        while todo:
+            file = todo.pop(0)
+            if file in seen:
+                continue
+            seen.add(file)
+            source = self.source(file)
+            yield source
+            for name in {*source.modules.values(), *source.stars}:
+                imported = getattr(sys.modules.get(name), "__file__", None)
+                if imported is not None and is_program(imported):
+                    todo.append(imported)
+
     def of(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> Line | None:
         """The line that decided the value of an expression; None: nothing did but the one who wrote it."""
         if deep > DEEP:
@@ -329,6 +375,8 @@ class Reasons:
             found = None
             if isinstance(node, ast.Name):
                 found = self.of_name(source, node.id, scope, deep + 1)
+            elif isinstance(node, ast.Attribute) and (module := self._module_of(source, node)) is not None:
+                found = self.of_name(module, node.attr, "", deep + 1)
             elif isinstance(node, ast.Attribute) and not _is_torchs(node) and not _is_of_tensor(source, node, scope):
                 found = self.of_attribute(source, node.attr, (), deep + 1)
             elif isinstance(node, ast.Call):
@@ -336,6 +384,13 @@ class Reasons:
             if found is not None:
                 return found
         return None
+
+    def _module_of(self, source: Source, node: ast.Attribute) -> Source | None:
+        """`settings.DEVICE`, of a module of the user's."""
+        name = node.value.id if isinstance(node.value, ast.Name) else ""
+        file = getattr(sys.modules.get(source.modules.get(name, "")), "__file__", None)
+        is_whole = name in source.modules and name not in source.imports
+        return self.source(file) if is_whole and file is not None and is_program(file) else None
 
     def _open(self, source: Source, expression: ast.AST, scope: str, deep: int) -> Iterator[ast.AST]:
         """The nodes of an expression, without the parts in which the CPU is named whatever there is."""

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from torchmove._stored import ATOMS
 from torchmove.rehearsal.memento import is_array
-from torchmove.rehearsal.provenance import is_installed, is_users
+from torchmove.rehearsal.provenance import is_installed, is_program, is_users
 
 _HOLDERS = (
     *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, Tensor, torch.Generator, random.Random),
@@ -55,6 +55,7 @@ class Surroundings:
             for module in each.modules() if isinstance(each, nn.Module) else ():
                 self._meet_class(type(module))
                 self._todo.append(getattr(type(module), "forward", None))
+                self._todo += _hooks_of(module)
         while self._todo:
             self._read(self._todo.pop())
 
@@ -143,7 +144,7 @@ class Surroundings:
 
     def _is_own(self, module: str) -> bool:
         file = _file_of(module)
-        return module in self._own or (file is not None and is_users(file) and not is_installed(file))
+        return module in self._own or (file is not None and is_program(file))
 
     def _is_new(self, each: Any) -> bool:
         new = id(each) not in self._seen
@@ -167,6 +168,14 @@ def is_of_library(value: Any) -> bool:
             return True
         todo += [(one, deep + 1) for one in inside if deep < _DEEP]
     return False
+
+
+def _hooks_of(module: nn.Module) -> list[Any]:
+    """The functions that run with a module, and with its parameters in a backward pass."""
+    dicts = [value for name, value in vars(module).items() if name.endswith("_hooks")]
+    for each in module.parameters(recurse=False):
+        dicts += [each._backward_hooks, each._post_accumulate_grad_hooks]
+    return [function_of(hook) for hooks in dicts if isinstance(hooks, dict) for hook in hooks.values()]
 
 
 def function_of(step: Any) -> Any:
