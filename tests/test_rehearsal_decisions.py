@@ -13,7 +13,9 @@ from torch import nn
 import torchmove as tm
 
 HEAD = """import argparse
+import functools
 import torch
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from torch import nn
@@ -49,6 +51,29 @@ try:
     DEVICE = "cuda"
 except Exception:
     DEVICE = "cpu\"""",
+    "by a match": """
+match torch.cuda.is_available():
+    case True:
+        DEVICE = "cuda"
+    case False:
+        DEVICE = "cpu\"""",
+    "by a function that sets a variable of the module": """
+DEVICE = None
+
+
+def choose():
+    global DEVICE
+    DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+choose()""",
+    "by a switch made of itself": """
+args = SimpleNamespace(cuda=True)
+args.cuda = args.cuda and torch.cuda.is_available()
+DEVICE = torch.device("cuda" if args.cuda else "cpu")""",
+    "in a list": """
+DEVICES = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] or [torch.device("cpu")]
+DEVICE = DEVICES[0]""",
     "in a namespace": """
 args = SimpleNamespace(device="cuda" if torch.cuda.is_available() else "cpu")
 DEVICE = args.device""",
@@ -60,6 +85,25 @@ ON_PURPOSE = {
 OTHER = "cuda" if torch.cuda.is_available() else "cpu"
 DEVICE = torch.device("cpu")""",
     "of a tensor": "DEVICE = torch.zeros(1).device",
+    "by a later statement": 'DEVICE = "cuda" if torch.cuda.is_available() else "cpu"\nDEVICE = "cpu"',
+    "by a switch that is off": """
+USE_GPU = False
+DEVICE = "cuda" if USE_GPU and torch.cuda.is_available() else "cpu\"""",
+    "by an argument of the command": """
+parser = argparse.ArgumentParser()
+parser.add_argument("--no-cuda", action="store_true")
+args = parser.parse_args(["--no-cuda"])
+use_cuda = torch.cuda.is_available() and not args.no_cuda
+DEVICE = torch.device("cuda" if use_cuda else "cpu")""",
+    "by a switch of an object": """
+class Config:
+    def __init__(self, gpu=False):
+        self.gpu = gpu
+        self.device = torch.device("cuda" if self.gpu and torch.cuda.is_available() else "cpu")
+
+
+config = Config()
+DEVICE = config.device""",
 }
 STEP = """
 
@@ -156,6 +200,39 @@ trainer = Trainer()
 
 def step(model, x):
     model(x.to(trainer.place))""",
+    "a property": """
+class Config:
+    @property
+    def place(self):
+        return torch.device(PLACE)
+
+
+net = nn.Linear(2, 2).to(Config().place)
+
+
+def step(model, x):
+    net(model(x.to("cuda")))""",
+    "a cached property": """
+class Config:
+    @functools.cached_property
+    def place(self):
+        return torch.device(PLACE)
+
+
+config = Config()
+net = nn.Linear(2, 2).to(config.place)
+
+
+def step(model, x):
+    net(model(x.to(config.place)))""",
+    "an element that is read by its key": """
+config = vars(argparse.Namespace())
+config["place"] = PLACE
+net = nn.Linear(2, 2).to(config["place"])
+
+
+def step(model, x):
+    net(model(x.to("cuda")))""",
     "a switch of an object": """
 class Trainer:
     def __init__(self):
@@ -237,3 +314,145 @@ def test_a_decision_inside_the_step_needs_no_note():
 
     found = tm.rehearse(step, nn.Linear(4, 2), torch.ones(3, 4))
     assert (found.ok, found.findings) == (True, ())
+
+
+def test_the_default_device_that_a_file_has_set(loaded):
+    text = """
+torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = torch.get_default_device()"""
+    try:
+        assert rehearsed(loaded(text + STEP)).ok
+    finally:
+        torch.set_default_device(None)
+
+
+# ---------------------------------------------------------------- mixed precision that was decided
+
+KIND = """
+device = "cuda" if torch.cuda.is_available() else "cpu"
+kind = "cuda" if "cuda" in device else "cpu"
+gpu = kind == "cuda"
+"""
+REGIONS = {
+    "nothing on the cpu": "region = nullcontext() if kind == 'cpu' else torch.amp.autocast(device_type=kind)",
+    "by a branch": """
+if kind == "cuda":
+    region = torch.autocast("cuda")
+else:
+    region = nullcontext()""",
+    "the name of the device": "region = torch.autocast(device)",
+    "the type of the device": "region = torch.autocast(torch.device(device).type)",
+    "a switch": "region = torch.autocast(kind, enabled=gpu)",
+}
+WITHOUT = {
+    "nothing": "region = nullcontext()",
+    "off": "region = torch.autocast(device, enabled=False)",
+    "off by a switch": "AMP = False\nregion = torch.autocast(device, enabled=AMP and gpu)",
+    "nothing by a switch": "AMP = False\nregion = torch.autocast(kind) if AMP and gpu else nullcontext()",
+    "nothing by a branch": """
+AMP = False
+if AMP and gpu:
+    region = torch.autocast("cuda")
+else:
+    region = nullcontext()""",
+}
+LOWERED = """
+
+def step(model, x):
+    seen = []
+    with region:
+        seen.append(model(x.to(device)).dtype)
+    assert seen == [torch.float16 if IS_ON else torch.float32], seen
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("how", [*REGIONS, *WITHOUT])
+def test_a_region_is_the_one_there_would_be(loaded, how, within):
+    made, step = {**REGIONS, **WITHOUT}[how], LOWERED.replace("IS_ON", str(how in REGIONS))
+    text = made + step
+    if within:
+        inner = "\n".join(f"    {line}" for line in text.splitlines())
+        text = f"\ndef make():\n{inner}\n    return step\n\n\nstep = make()\n"
+    found = rehearsed(loaded(KIND + text))
+    assert found.ok, str(found)
+
+
+SCALERS = {
+    "none on the cpu": ('scaler = torch.amp.GradScaler("cuda") if gpu else None', True),
+    "of the device": ("scaler = torch.amp.GradScaler(device)", True),
+    "a switch": ("scaler = torch.amp.GradScaler(device, enabled=gpu)", True),
+    "off": ("scaler = torch.amp.GradScaler(device, enabled=False)", False),
+    "none": ("scaler = None", False),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", SCALERS)
+def test_a_scaler_is_the_one_there_would_be(loaded, how):
+    made, is_on = SCALERS[how]
+    step = f"""
+
+
+def step(model, x):
+    assert (scaler is not None and scaler.is_enabled()) is {is_on}
+    model(x.to(device))
+"""
+    module = loaded(KIND + made + step)
+    before = module.scaler
+    found = rehearsed(module)
+    assert found.ok, str(found)
+    assert module.scaler is before
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("made", ["region", "scaler"])
+def test_what_is_given_or_held_is_the_one_there_would_be(loaded, made):
+    text = """
+region = nullcontext() if kind == "cpu" else torch.autocast(kind)
+scaler = torch.amp.GradScaler("cuda") if gpu else None
+
+
+class Trainer:
+    def __init__(self, kind):
+        self.kind = kind
+        self.region = nullcontext() if self.kind == "cpu" else torch.autocast(self.kind)
+        self.scaler = torch.amp.GradScaler("cuda") if self.kind == "cuda" else None
+
+
+def given(model, x, made):
+    assert isinstance(made, (torch.autocast, torch.amp.GradScaler)), made
+    model(x.to(device))
+
+
+def held(model, x, trainer):
+    assert isinstance(trainer.MADE, (torch.autocast, torch.amp.GradScaler)), trainer.MADE
+    model(x.to(device))
+
+
+def check(rehearse, model, x):
+    trainer = Trainer(kind)
+    return rehearse(given, model, x, MADE), rehearse(held, model, x, trainer)
+""".replace("MADE", made)
+    for found in loaded(KIND + text).check(tm.rehearse, nn.Linear(4, 2), torch.ones(3, 4)):
+        assert found.ok, str(found)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_region_that_is_not_known_is_said(loaded):
+    text = """
+
+def chosen():
+    return nullcontext() if kind == "cpu" else torch.autocast(kind)
+
+
+region = chosen()
+
+
+def step(model, x):
+    with region:
+        model(x.to(device))
+"""
+    found = rehearsed(loaded(KIND + text))
+    assert any(each.startswith("region stays a nullcontext, as ") for each in found.assumed), found.assumed

@@ -211,6 +211,20 @@ def test_float64_on_mps_is_a_device_error_of_the_line(step):
     assert tm.rehearse(lambda model, x: model(x.double().float().to("mps")), net(), X, to="mps").ok
 
 
+@pytest.mark.parametrize(
+    ("step", "dtype"),
+    [
+        (lambda model, x: model(x.to("mps")) + torch.ones(2, dtype=torch.float64), "float64"),
+        (lambda model, x: 2 * model(x.to("mps")) * torch.ones(2, dtype=torch.complex128, device="mps"), "complex128"),
+    ],
+)
+def test_an_operator_does_not_hide_what_the_device_refuses(step, dtype):
+    found = tm.rehearse(step, net(), X, to="mps")
+    assert (found.ok, found.ending) == (False, "device"), str(found)
+    assert f"mps has no {dtype}" in found.stopped
+    assert (".to(torch.complex64)" if dtype == "complex128" else ".float()") in found.stopped
+
+
 # ---------------------------------------------------------------- arguments that torch refuses
 
 

@@ -446,3 +446,16 @@ def test_an_average_of_the_weights_is_state():
             average.shadow[name].lerp_(each.detach(), 0.1)
 
     assert tm.rehearse(step, model, Average(model)).ok
+
+
+class Attributes(dict):
+    def __getattr__(self, name):
+        return self[name]
+
+
+def test_a_dict_whose_missing_attributes_are_key_errors():
+    def step(model, batch):
+        return model(batch.x)
+
+    found = tm.rehearse(step, nn.Linear(4, 2), Attributes(x=X.clone()))
+    assert [each.remedy for each in found.failing] == ['batch["x"] = batch["x"].to("cuda")'], str(found)

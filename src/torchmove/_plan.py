@@ -137,7 +137,8 @@ def _mps_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
     for index in moves.slots():
         slot = slots[index]
         if slot.tensor.dtype in _NOT_ON_MPS and moves.placement[index].type == "mps":
-            yield Refusal("R040", str(slot.path), f"mps has no {slot.tensor.dtype}", "convert it first: .float()")
+            convert = ".to(torch.complex64)" if slot.tensor.dtype.is_complex else ".float()"
+            yield Refusal("R040", str(slot.path), f"mps has no {slot.tensor.dtype}", f"convert it first: {convert}")
 
 
 def _no_storages(device: torch.device) -> Note:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
-import re
 import sys
 import types
 from collections import ChainMap, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch.utils.data import TensorDataset
@@ -26,15 +24,15 @@ from torchmove import _paths
 from torchmove._records import Inventory, Repoint
 from torchmove._repointing import repoint_all
 from torchmove._undo import Undo
+from torchmove.rehearsal.again import Again, assigned_to, is_candidate, is_for_the_cpu, on_device
 from torchmove.rehearsal.given import held
 from torchmove.rehearsal.origins import moves_itself
 from torchmove.rehearsal.placements import Placements, _Where, sent_itself
 from torchmove.rehearsal.plain import ReadAsCpu
-from torchmove.rehearsal.provenance import Line
-from torchmove.rehearsal.runtime import simulated_type
+from torchmove.rehearsal.provenance import Line, users_frames
 from torchmove.rehearsal.sources import (
-    ASKS,
     ITSELF,
+    Assigned,
     Reasons,
     Source,
     called,
@@ -48,7 +46,6 @@ from torchmove.rehearsal.surroundings import Surroundings, function_of, is_of_li
 # Classes that move the modules they are given.
 _MOVERS = {"transformers.trainer.Trainer", "stable_baselines3.common.base_class.BaseAlgorithm"}
 _CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
-_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
 
 
 class Decided:
@@ -66,6 +63,9 @@ class Decided:
         self.replaced: set[int] = set()  # those that came into a module after that was sent
         self.there: set[int] = set()  # the tensors that were sent, by their ids
         self.sent_modules: dict[int, torch.nn.Module] = {}
+        self.again = Again(self.reasons, home)
+        self.made: list[Any] = []  # regions of mixed precision and scalers that there would be
+        self.assumed: list[str] = []
         self._changes: list[tuple[Callable[[], object], Callable[[], object]]] = []  # do, and undo
         self._repoints: list[Repoint] = []
         self._lines: defaultdict[Line, list[str]] = defaultdict(list)
@@ -93,11 +93,9 @@ class Decided:
                 continue
             owners = tuple(each.__name__ for each in type(value.holder).__mro__[:-1])
             is_mapping = isinstance(value.holder, (dict, list, argparse.Namespace, types.SimpleNamespace))
-            line = self._first(
-                lambda source, value=value, owners=() if is_mapping else owners: self.reasons.of_attribute(  # type: ignore[misc]
-                    source, str(value.what), owners
-                )
-            )
+            line = self._of_attribute(str(value.what), value.holder, () if is_mapping else owners)
+            if line is None and isinstance(value.holder, list):  # `devices[0]`
+                line = self._of_list(value.holder)
             if line is not None:
                 self._repoints.append(Repoint(value, self._new(value.value)))
                 self._lines[line].append(str(value.path))
@@ -106,26 +104,67 @@ class Decided:
             if type(holder) in self.around.classes:
                 self._attributes(holder, str(path), seen)
 
+    def _of_attribute(self, name: str, holder: Any, owners: tuple[str, ...]) -> Line | None:
+        """The line that decided an attribute or an element; None too if it is the CPU also where there is a device."""
+        for source in self._sources():
+            line = self.reasons.of_attribute(source, name, owners)
+            if line is None:
+                continue
+            every = source.attributes.get(name, ())
+            own = [each for each in every if each.owner in owners] if owners else list(every) * (len(every) == 1)
+            space = {**self._globals_of(source), **_locals_of(source.file), "self": holder}
+            return None if self.again.stays(own, source, space) else line
+        return None
+
+    def _of_list(self, holder: list[Any]) -> Line | None:
+        names = [name for name, each in self._variables() if each is holder]
+        return next(
+            filter(None, (self._first(partial(self.reasons.of_name, name=name, scope="")) for name in names)), None
+        )
+
     def argument(self, step: Any, name: str, value: Any, place: tuple[int, int] = (0, 0)) -> Any:
         """What the step is called with: another device, if the given one was decided where it comes from.
 
         `place`: which of how many arguments it is.
         """
         function = inspect.unwrap(function_of(step) or step)
-        if isinstance(value, bool) or not isinstance(function, types.FunctionType):
+        if not isinstance(function, types.FunctionType):
             return value
         source, scope = self.reasons.source(function.__code__.co_filename), function.__qualname__
         if scope not in source.functions:
             return value
         given = self.reasons.arguments(source, scope, name)
         is_none = value is None and any(self.reasons.is_current_accelerator(*each) for each in given)
-        line = self.reasons.of_parameter(source, scope, name) if is_none or self._is_candidate(value) else None
-        if line is None and not given and self._is_candidate(value):
+        is_device = is_none or self._is_candidate(value)
+        if not is_device and not is_for_the_cpu(value, self.home):
+            return value
+        line = self.reasons.of_parameter(source, scope, name)
+        if line is None and not given and is_device and value is not False:
             line = self._returned_device(scope, place) or self._same_device(value)
         if line is None:
             return value
+        new = self._new(value) if is_device and value is not False else self._given_again(name, value, line, given)
+        if new is None:
+            return value
         self._lines[line].append(name)
-        return self._new(value)
+        return new
+
+    def _given_again(self, name: str, value: Any, line: Line, given: list[tuple[Source, ast.expr, str]]) -> Any:
+        """A switch, or a region of mixed precision or a scaler, as the calls of the step would give it."""
+        for source, expression, scope in given:
+            _, variable = assigned_to(getattr(expression, "id", ""), source, scope)
+            assigned = variable or [Assigned(expression, (), scope)]
+            space = {**self._globals_of(source), **_locals_of(source.file)}
+            is_switch = value is False
+            new = self.again.switch(assigned, source, space) if is_switch else None
+            new = new if is_switch else self._precision(name, value, line, assigned, source, space)
+            if new is not None:
+                return new
+        return None
+
+    def _globals_of(self, source: Source) -> dict[str, Any]:
+        spaces = (each.__globals__ for each in self.around.functions if each.__code__.co_filename == source.file)
+        return next(spaces, {})
 
     def _returned_device(self, step: str, place: tuple[int, int]) -> Line | None:
         """Of a function that returns as many values as the step takes: `return model, loader, device`."""
@@ -152,21 +191,33 @@ class Decided:
         """The names of devices under names that do not say so, and the switches, of an object of the user's class."""
         owners = tuple(each.__name__ for each in type(holder).__mro__[:-1])
         spaces = [each.__globals__ for each in self.around.functions[:1]]
-        space = dict(ChainMap(vars(sys.modules.get(type(holder).__module__, types)), *spaces))
+        space = {**dict(ChainMap(vars(sys.modules.get(type(holder).__module__, types)), *spaces)), "self": holder}
         for name, value in list(getattr(holder, "__dict__", {}).items()):
-            if (id(holder), name) in seen or not (
-                self._is_name_or_switch(value) or self._is_unset(value, name, owners)
-            ):
+            is_device = self._is_name_or_switch(value) or self._is_unset(value, name, owners)
+            if (id(holder), name) in seen or not (is_device or is_for_the_cpu(value, self.home)):
                 continue
-            line = self._first(lambda source, name=name: self.reasons.of_attribute(source, name, owners))  # type: ignore[misc]
-            new = self._new(value) if line is not None else None
-            if line is not None and value is False:
-                every = [each for source in self._sources() for each in source.attributes.get(name, ())]
-                new = _again([each.value for each in every if each.owner in owners], space)
-            if line is not None and new:
+            line = self._of_attribute(name, holder, owners)
+            if line is None:
+                continue
+            source, own = self._assigned_in(name, owners)
+            if value is False:
+                new = self.again.switch(own, source, space)
+            elif is_device:
+                new = self._new(value)
+            else:
+                new = self._precision(f"{path}.{name}", value, line, own, source, space)
+            if new:
                 put = partial(object.__setattr__, holder, name)  # a frozen dataclass has one of its own
                 self._change(partial(put, new), partial(put, value))
                 self._lines[line].append(f"{path}.{name}")
+
+    def _assigned_in(self, name: str, owners: tuple[str, ...]) -> tuple[Source, list[Assigned]]:
+        """The file whose classes assign an attribute, and what they assign."""
+        found = [
+            (source, [each for each in source.attributes.get(name, ()) if each.owner in owners])
+            for source in self._sources()
+        ]
+        return next((each for each in found if each[1]), found[0])
 
     def _is_name_or_switch(self, value: Any) -> bool:
         return type(value) in (str, bool) and self._is_candidate(value)
@@ -491,16 +542,42 @@ class Decided:
             value = space[name]
             if isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
                 self._switches(value, self.reasons.source(file), space)
-            if not self._is_candidate(value) and not self._is_no_accelerator(value, file, name):
-                continue
-            source = self.reasons.source(file)
-            line = self.reasons.of_name(source, name, "")
-            new = self._new(value) if line is not None else None
-            if line is not None and isinstance(value, bool):
-                new = _again([each.value for each in source.names["", name]], space)
-            if line is not None and new is not None:
+            decided = self._variable(name, value, file, "", space)
+            if decided is not None:
+                line, new = decided
                 self._change(partial(space.__setitem__, name, new), partial(space.__setitem__, name, value))
                 self._lines[line].append(name)
+
+    def _variable(
+        self, name: str, value: Any, file: str, scope: str, space: Mapping[str, Any]
+    ) -> tuple[Line, Any] | None:
+        """The line that decided a variable, and its value where there is the device; None: nothing did."""
+        is_device = self._is_candidate(value) or self._is_no_accelerator(value, file, name, scope)
+        if not is_device and not is_for_the_cpu(value, self.home):
+            return None
+        source = self.reasons.source(file)
+        line, assigned = self.reasons.of_name(source, name, scope), source.names.get((scope, name), [])
+        if line is None or (is_device and value is not None and self.again.stays(assigned, source, space)):
+            return None
+        if value is False:
+            new = self.again.switch(assigned, source, space)
+        else:
+            new = self._new(value) if is_device else self._precision(name, value, line, assigned, source, space)
+        return None if new is None else (line, new)
+
+    def _precision(
+        self, name: str, value: Any, line: Line, assigned: list[Assigned], source: Source, space: Mapping[str, Any]
+    ) -> Any:
+        """The region or scaler that a variable or an attribute would have; None: that is not known, which is said."""
+        made = self.again.precision(assigned, source, space)
+        if made is not None:
+            self.made.append(made)
+        elif value is not None:
+            kind = getattr(value, "__name__", type(value).__name__)
+            self.assumed.append(
+                f"{name} stays a {kind}, as {line} decided on a machine without the device; make it in the step"
+            )
+        return made
 
     def _switches(self, namespace: Any, source: Source, space: dict[str, Any]) -> None:
         """`args.cuda = not args.no_cuda and torch.cuda.is_available()`"""
@@ -508,7 +585,7 @@ class Decided:
             if value is False:
                 assigned = source.attributes.get(name, [])
                 line = self.reasons.of_any(source, assigned)
-                if line is not None and _again([each.value for each in assigned], space):
+                if line is not None and self.again.switch(assigned, source, space):
                     self._change(partial(setattr, namespace, name, True), partial(setattr, namespace, name, False))
                     self._lines[line].append(name)
 
@@ -520,16 +597,10 @@ class Decided:
             except ValueError:  # not filled yet
                 continue
             file = function.__code__.co_filename
-            if not self._is_candidate(value) and not self._is_no_accelerator(value, file, name, scope):
-                continue
-            source = self.reasons.source(file)
-            line = self.reasons.of_name(source, name, scope)
-            new = self._new(value)
-            if line is not None and isinstance(value, bool):
-                cells = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
-                assigned = [each.value for each in source.names[scope, name]]
-                new = _again(assigned, {**function.__globals__, **cells})
-            if line is not None and new is not None:
+            cells = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
+            decided = self._variable(name, value, file, scope, {**function.__globals__, **_locals_of(file), **cells})
+            if decided is not None:
+                line, new = decided
                 self._change(
                     partial(setattr, cell, "cell_contents", new), partial(setattr, cell, "cell_contents", value)
                 )
@@ -580,12 +651,7 @@ class Decided:
         self._changes.append((do, back))
 
     def _is_candidate(self, value: Any) -> bool:
-        """Can it have been decided: another device, its name, a tensor type of the CPU's, a switch that is off?"""
-        if isinstance(value, torch.device):
-            return value.type != self.home.type
-        if isinstance(value, type):
-            return value.__module__ in ("torch", f"torch.{self.home.type}") and value.__name__.endswith("Tensor")
-        return value is False or (type(value) is str and _DEVICE.match(value) is not None and value != self.home.type)
+        return is_candidate(value, self.home)
 
     def _is_no_accelerator(self, value: Any, file: str, name: str, scope: str = "") -> bool:
         """`device = torch.accelerator.current_accelerator()` is None where there is none."""
@@ -593,15 +659,7 @@ class Decided:
         return value is None and self.reasons.is_current_accelerator(self.reasons.source(file), variable, scope)
 
     def _new(self, value: Any) -> Any:
-        """What it would be on a machine that has the device."""
-        bare = torch.device(self.home.type) if not self.home.index else self.home
-        if value is None or isinstance(value, torch.device):
-            return bare
-        if isinstance(value, str):
-            return str(bare)
-        if isinstance(value, type):
-            return simulated_type(value, self.home)
-        return value
+        return on_device(value, self.home)
 
 
 def _of_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
@@ -656,6 +714,14 @@ def _is_method(call: ast.Call, name: str) -> bool:
     return isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == name
 
 
+def _locals_of(file: str) -> dict[str, Any]:
+    """The variables of the functions of a file that are running."""
+    found: dict[str, Any] = {}
+    for frame in users_frames():
+        found |= frame.f_locals if frame.f_code.co_filename == file else {}
+    return found
+
+
 def _end(node: ast.expr) -> tuple[int, int]:
     return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 
@@ -681,33 +747,3 @@ def contents_of(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError:
             yield None
-
-
-_SAFE = (
-    *(ast.Expression, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Call, ast.Attribute, ast.Name, ast.Constant, ast.IfExp),
-    *(ast.boolop, ast.unaryop, ast.cmpop, ast.Load),
-)
-
-
-def _again(expressions: list[ast.expr], space: dict[str, Any]) -> bool | None:
-    """The truth of a switch, asked again where there is a device. None: asking it would do more than ask."""
-    return any(asked_again(each, space) for each in expressions) or None
-
-
-def asked_again(expression: ast.expr, space: dict[str, Any]) -> bool | None:
-    """The truth of an expression where there is a device; None: it does more than ask, or its names are not known."""
-    nodes = list(ast.walk(expression))
-    asks = all(called(node) in ASKS for node in nodes if isinstance(node, ast.Call))
-    if not asks or not all(isinstance(node, _SAFE) for node in nodes):
-        return None
-    code = compile(ast.Expression(expression), "<decided>", "eval")
-    yes = lambda *_: True  # noqa: E731
-    with (
-        patch.object(torch.cuda, "is_available", yes),
-        patch.object(torch.accelerator, "is_available", yes),
-        patch.object(torch.cuda, "device_count", lambda: 1),
-    ):
-        try:
-            return bool(eval(code, dict(space)))
-        except Exception:  # its names have other values by now
-            return None

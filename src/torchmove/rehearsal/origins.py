@@ -207,9 +207,8 @@ def _key_within(value: Any, tensor: Any) -> Any:
 
 def _shown(holder: Any, key: Any) -> str:
     """How an element is written."""
-    fields = getattr(holder, "_fields", None)
-    if isinstance(holder, tuple) and fields:
-        return f".{fields[key]}"
+    if isinstance(holder, tuple) and hasattr(holder, "_fields"):
+        return f".{holder._fields[key]}"
     if isinstance(holder, (Mapping, list, tuple)):
         return f'["{key}"]' if type(key) is str else f"[{key!r}]"
     return f".{key}"

@@ -260,6 +260,7 @@ class _Rehearsing:
         self.with_attributes: set[str] = set()  # objects with tensors that Module.to does not move
         self.sent_modules: dict[int, nn.Module] = {}
         self.generators: list[torch.Generator] = []
+        self.made: list[Any] = []  # regions of mixed precision and scalers that there would be with the device
         self.is_off: SwitchedOff = lambda _: False
 
     def as_the_step_names_them(self, named: dict[str, Any]) -> dict[str, Any]:
@@ -326,7 +327,7 @@ class _Rehearsing:
         self.with_attributes = {
             next(slot.path.steps()).what for slot in inventory.slots if slot.role not in _OF_MODULES
         }
-        self.is_off = switched_off_by(self.around, inventory, self.caller)
+        self.is_off = switched_off_by(self.around, inventory, self.caller, self.home)
         holders = [holder for holder, _ in inventory.holders.values()]
         if remember([*self.named.values(), *holders], undo):
             most = readable_bytes(MOST_ARRAY_BYTES)
@@ -390,7 +391,10 @@ class _Rehearsing:
         for space, name, tensor in decided.parted:
             space[name] = tensor  # put back with the other variables
         self.place_own(decided, inventory, sent, places)
-        self.generators, self.sent = decided.generators, decided.sent_names
+        self.generators, self.sent, self.made = decided.generators, decided.sent_names, decided.made
+        is_off, off = self.is_off, decided.again.off
+        self.is_off = lambda made: any(made is each for each in off) or is_off(made)
+        self.assumed += decided.assumed
         self.replaced, self.sent_modules = decided.replaced, decided.sent_modules
         line_of_default = decided.default_device()
         if line_of_default is not None:
@@ -454,7 +458,7 @@ class _Rehearsing:
         stage, company = self.stage, self.company
         with lazy_tensors(stage, undo), ExitStack() as stack:
             stack.enter_context(runtime.simulated(stage))
-            stack.enter_context(mixed_precision(stage, [*self.named.values()], self.is_off, self.assumed))
+            stack.enter_context(mixed_precision(stage, [*self.named.values(), *self.made], self.is_off, self.assumed))
             stack.enter_context(generators(self.generators, self.home))
             stack.enter_context(self.watched_for_moves())
             loaders = stack.enter_context(delivered(stage))
@@ -503,6 +507,9 @@ class _Rehearsing:
             self.broke_off(error)
 
     def broke_off(self, error: BaseException) -> None:
+        if isinstance(error, TypeError) and "unsupported operand" in str(error):
+            # torch's operators make NotImplemented of a TypeError, and Python this error of that.
+            error = self.stage.lacking.get(users_line_of(error), error).with_traceback(error.__traceback__)
         said = str(error).strip().splitlines()[:1]
         words = ": ".join([type(error).__name__, *said]).replace("StandIn", "Tensor")
         if isinstance(error, CannotGoOn):

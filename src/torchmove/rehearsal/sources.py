@@ -41,6 +41,7 @@ class Source:
         self.attributes: defaultdict[str, list[Assigned]] = defaultdict(list)
         self.functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}  # by scope
         self.returns: defaultdict[str, list[Assigned]] = defaultdict(list)  # by the function's scope
+        self.properties: defaultdict[str, list[str]] = defaultdict(list)  # the scopes of those of a name
         self.calls: defaultdict[str, list[tuple[ast.Call, str]]] = defaultdict(
             list
         )  # by the last name of what is called
@@ -53,6 +54,7 @@ class Source:
         self.sendings: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # by an assignment elsewhere
         self.within: dict[ast.expr, dict[str, ast.expr]] = {}  # of arguments in a comprehension: what it goes over
         self.imports: dict[str, tuple[str, str]] = {}
+        self.globals: set[tuple[str, str]] = set()  # scopes, and the variables of the module that they assign
         self.stars: list[str] = []  # modules of which all is imported
         self.modules: dict[str, str] = {}  # that are imported as a whole, or from which something is
         for tree in _trees(texts):
@@ -76,6 +78,8 @@ class Source:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             inner = _inner(scope, node.name, in_class=owner != "" and scope.split(".")[-1] == owner)
             self.functions[inner] = node
+            if any(_last_name(each) in ("property", "cached_property") for each in node.decorator_list):
+                self.properties[node.name].append(inner)
             self._read_expressions([*node.args.defaults, *filter(None, node.args.kw_defaults)], scope)
             self._read(node.body, inner, owner, ())
         elif isinstance(node, ast.ClassDef):
@@ -85,7 +89,12 @@ class Source:
         elif isinstance(node, ast.If):
             self._read_expressions([node.test], scope)
             self._read(node.body, scope, owner, (*tests, node.test))
-            self._read(node.orelse, scope, owner, (*tests, node.test))
+            otherwise = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
+            self._read(node.orelse, scope, owner, (*tests, otherwise))
+        elif isinstance(node, ast.Match):
+            self._read_match(node, scope, owner, tests)
+        elif isinstance(node, ast.Global):
+            self.globals |= {(scope, name) for name in node.names}
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
@@ -111,11 +120,18 @@ class Source:
                 if name in ("body", "orelse", "finalbody"):
                     self._read(field, scope, owner, tests)
                 elif name == "handlers":
-                    for handler in field:
-                        self._read(handler.body, scope, owner, tests)
+                    for handler in field:  # where there is a device, it does not run
+                        self._read(handler.body, scope, owner, (*tests, ast.Constant(value=False)))
                 elif isinstance(field, ast.expr):
                     self._read_expressions([field], scope)
                     self._note_sent(field, scope, owner, tests)
+
+    def _read_match(self, node: ast.Match, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        self._read_expressions([node.subject], scope)
+        for case in node.cases:
+            asked = [node.subject, *([case.guard] if case.guard is not None else [])]
+            test = ast.copy_location(ast.Tuple(asked, ast.Load()), node.subject)  # whose truth says nothing
+            self._read(case.body, scope, owner, (*tests, test))
 
     def _read_loop(self, node: ast.For, scope: str) -> None:
         text = ast.unparse(node.iter)
@@ -189,7 +205,7 @@ class Source:
             self.sendings[scope, moved.id].append(self._assigned(value, tests, scope))
         if isinstance(target, ast.Name):
             assigned = self._assigned(value, tests, scope, owner)
-            self.names[scope, target.id].append(assigned)
+            self.names["" if (scope, target.id) in self.globals else scope, target.id].append(assigned)
             if owner and scope.split(".")[-1] == owner:
                 self.attributes[target.id].append(assigned)
         elif isinstance(target, ast.Attribute):
@@ -304,7 +320,11 @@ def _target_of_sending(value: ast.expr) -> ast.expr | None:
 
 
 def called(node: ast.Call) -> str:
-    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+    return _last_name(node.func)
+
+
+def _last_name(node: ast.expr) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def _inner(scope: str, name: str, *, in_class: bool) -> str:
@@ -379,6 +399,10 @@ class Reasons:
                 found = self.of_name(module, node.attr, "", deep + 1)
             elif isinstance(node, ast.Attribute) and not _is_torchs(node) and not _is_of_tensor(source, node, scope):
                 found = self.of_attribute(source, node.attr, (), deep + 1)
+            elif isinstance(node, ast.Subscript) and isinstance(key := getattr(node.slice, "value", None), str):
+                found = self.of_attribute(source, key, (), deep + 1)
+            elif isinstance(node, ast.Call) and called(node) == "get_default_device" and source.set_default:
+                found = self.of(source, source.set_default, "", deep + 1)
             elif isinstance(node, ast.Call):
                 found = self._of_result(source, called(node), deep + 1)
             if found is not None:
@@ -520,10 +544,10 @@ class Reasons:
 
     def of_attribute(self, source: Source, name: str, owners: tuple[str, ...] = (), deep: int = 0) -> Line | None:
         key = source.file, *owners, f".{name}"
-        if key not in self._known:
+        if deep <= DEEP and key not in self._known:
             self._known[key] = None
             self._known[key] = self._of_attribute(source, name, owners, deep)
-        return self._known[key]
+        return self._known.get(key)
 
     def _of_attribute(self, source: Source, name: str, owners: tuple[str, ...], deep: int) -> Line | None:
         """`owners`: the classes of the object that has it, where those are known."""
@@ -539,7 +563,18 @@ class Reasons:
         if given and all(_is_class_level(each) for each in own):  # a dataclass
             lines = [self.of(source, value, at, deep + 1) for value, at in given]
             return lines[0] if all(lines) else None
-        return self.of_any(source, own or [each for each in every if not owners or not each.owner], deep)
+        own += [
+            each
+            for scope in source.properties.get(name, ())
+            for each in source.returns.get(scope, ())
+            if not owners or each.owner in owners
+        ]
+        others = [] if owners and own else [each for each in every if not owners or not each.owner]
+        found = self.of_any(source, [*own, *others], deep)
+        if found is None and not owners and not own and not others:  # of a class that another file has
+            files = (each for each in self.with_imported([source.file]) if each is not source)
+            found = next(filter(None, (self.of_attribute(each, name, (), deep + 1) for each in files)), None)
+        return found
 
     def is_current_accelerator(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> bool:
         """Is it what torch.accelerator.current_accelerator() returned, at least in one branch?"""

@@ -43,9 +43,15 @@ class NotFollowed(Exception):
 class NotOnDevice(TypeError):
     """The device refuses this; says what, and what to do instead."""
 
-    def __init__(self, why: str, remedy: str = "convert it to a dtype that the device has: .float()") -> None:
+    def __init__(self, why: str, remedy: str) -> None:
         super().__init__(why)
         self.remedy = remedy
+
+    @classmethod
+    def dtype(cls, place: torch.device, dtype: torch.dtype) -> NotOnDevice:
+        convert = ".to(torch.complex64)" if dtype.is_complex else ".float()"
+        name = str(dtype).removeprefix("torch.")
+        return cls(f"{place.type} has no {name}", f"convert it before it is on {place.type}: {convert}")
 
 
 class Refused(NamedTuple):
@@ -104,6 +110,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.saved: dict[int, torch.device] = {}  # the places of tensors that are being pickled, by their address
         self.not_written: set[str] = set()  # the names of files that the step has saved
         self.refused: Refused | None = None  # the last thing that torch refused
+        self.lacking: dict[Line, NotOnDevice] = {}  # what the device does not have, by the line that asked for it
         self.guessed: dict[Line, str] = {}  # where a number was taken that shapes alone do not give
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
         self.cpus: dict[int, tuple[torch.device, Origin | None]] = {}  # what tensors said when asked for their device
@@ -174,7 +181,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if place is self.home:
             self.meter.see(behind)
             if place.type == "mps" and behind.dtype in _NOT_ON_MPS:
-                raise NotOnDevice(f"mps has no {str(behind.dtype).removeprefix('torch.')}")
+                self.lacking[users_line()] = lacking = NotOnDevice.dtype(place, behind.dtype)
+                raise lacking
         made = StandIn(behind, place, self, origin)
         if origin is not None and (origin.tensor is None or origin.tensor() is None):
             origin.tensor = weakref.ref(made)

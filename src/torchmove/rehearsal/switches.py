@@ -13,8 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+import torch
+
 from torchmove._records import Inventory
-from torchmove.rehearsal.decisions import asked_again, contents_of
+from torchmove.rehearsal.again import Again
+from torchmove.rehearsal.decisions import contents_of
 from torchmove.rehearsal.provenance import users_frames
 from torchmove.rehearsal.sources import Assigned, Reasons, Source, called
 from torchmove.rehearsal.surroundings import Surroundings
@@ -24,9 +27,10 @@ _POSITION = {"autocast": 2, "GradScaler": 5}  # of `enabled` among the arguments
 _WITHOUT_DEVICE = {"autocast": 0, "GradScaler": 4}  # of torch.cuda.amp's
 
 
-def switched_off_by(around: Surroundings, inventory: Inventory, caller: str) -> SwitchedOff:
+def switched_off_by(around: Surroundings, inventory: Inventory, caller: str, home: torch.device) -> SwitchedOff:
     """Tells of an autocast region or a scaler whether the call that made it switched it off."""
     reasons = Reasons()
+    again = Again(reasons, home)
     files = dict.fromkeys([*(each.__code__.co_filename for each in around.functions), *([caller] if caller else ())])
 
     def is_off(made: Any) -> bool:
@@ -35,14 +39,15 @@ def switched_off_by(around: Surroundings, inventory: Inventory, caller: str) -> 
         for source in map(reasons.source, files):
             for name, space in _variables(made, around):
                 for assigned in _assigned(source, name):
-                    answers += _answers(assigned.value, positions, {**_constants(source, assigned.scope), **space})
+                    answers += _answers(again, assigned.value, positions, source, assigned.scope, space)
             for name, holder in _attributes(made, inventory):
                 for assigned in source.attributes.get(name, ()):
-                    answers += _answers(assigned.value, positions, {"self": holder})
+                    answers += _answers(again, assigned.value, positions, source, assigned.scope, {"self": holder})
         for function in _decorated_by(made):
-            written = reasons.source(function.__code__.co_filename).functions.get(function.__qualname__)
+            source, space = reasons.source(function.__code__.co_filename), function.__globals__
+            written = source.functions.get(function.__qualname__)
             for decorator in written.decorator_list if written is not None else ():
-                answers += _answers(decorator, positions, function.__globals__)
+                answers += _answers(again, decorator, positions, source, "", space)
         return bool(answers) and all(each is False for each in answers)
 
     return is_off
@@ -72,16 +77,9 @@ def _assigned(source: Source, name: str) -> Iterator[Assigned]:
         yield from given if each == name else ()
 
 
-def _constants(source: Source, scope: str) -> dict[str, Any]:
-    """The variables of a function that is no longer running, where they are constants."""
-    found = {}
-    for (inner, name), given in source.names.items():
-        if inner == scope and len(given) == 1 and isinstance(given[0].value, ast.Constant):
-            found[name] = given[0].value.value
-    return found
-
-
-def _answers(expression: ast.expr, positions: dict[str, int], space: dict[str, Any]) -> Iterator[bool | None]:
+def _answers(
+    again: Again, expression: ast.expr, positions: dict[str, int], source: Source, scope: str, space: dict[str, Any]
+) -> Iterator[bool | None]:
     """For each call in an expression that makes such an object: is it on? None: that cannot be told."""
     for call in ast.walk(expression):
         if isinstance(call, ast.Call) and called(call) in positions:
@@ -89,7 +87,7 @@ def _answers(expression: ast.expr, positions: dict[str, int], space: dict[str, A
             given = [each.value for each in call.keywords if each.arg == "enabled"] or call.args[
                 position : position + 1
             ]
-            yield asked_again(given[0], space) if given else True
+            yield again.truth(given[0], source, scope, space) if given else True
 
 
 def _decorated_by(region: Any) -> Sequence[types.FunctionType]:
