@@ -662,7 +662,7 @@ def test_a_step_that_ends_the_program_is_not_fine(folder):
         ("program.py:with_namespace --state batch", output.FINE, "No device error found"),
         ("program.py:decided", output.FINE, "No device error found"),
         ("program.py:decided --strict-devices", output.FINDINGS, "1 place would fail on cuda:0"),
-        ("program.py:refused", output.REFUSED, "Incomplete: not rehearsed to the end (the step was not run)"),
+        ("program.py:refused", output.REFUSED, "Incomplete: the step was not run"),
         ("program.py:undecided", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
         ("program.py:erring", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
         ("program.py:erring --confirm-errors", output.INCOMPLETE, "Incomplete: stopped at program.py:"),

@@ -148,7 +148,7 @@ def test_a_state_that_tm_move_refuses_is_none_on_which_the_step_runs(made, code)
     assert not found.ok
     assert found.findings == ()
     assert found.stopped.startswith(f"tm.move refuses this state:\n      {code} ")
-    assert "Instead: " in found.stopped
+    assert "Fix: " in found.stopped
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ class Refusal(NamedTuple):
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.code} {self.path}: {self.why}. Instead: {self.remedy}"
+        return f"{self.code} {self.path}: {self.why}. Fix: {self.remedy}"
 
 
 class Note(NamedTuple):

@@ -23,7 +23,7 @@ class Finding(NamedTuple):
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.code} {self.path}: {self.why}. Remedy: {self.remedy}"
+        return f"{self.code} {self.path}: {self.why}. Fix: {self.remedy}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from torchmove._errors import TorchmoveError
 from torchmove.cli.answers import keep_answers_apart
 from torchmove.cli.output import described
 
+_NO_DEVICE = re.compile(r"not compiled with \w+ enabled|no NVIDIA (driver|GPU)|No \w+ GPUs are available")
 _NOTHING = "returned nothing: let it return the objects, as in `return model, optimizer`"
 
 
@@ -56,13 +58,14 @@ class Target(NamedTuple):
         except BaseException as error:
             if "relative import with no known parent" in str(error):
                 raise click.UsageError(f"{self.where} belongs to a package: {_as_module(self)}") from None
-            raise NotMade(f"cannot import {self.where}: {described(error)}{_place_of(error, folders)}") from error
+            place = _place_of(error, folders)
+            raise NotMade(f"cannot import {self.where}: {described(error)}{place}{_hint(error)}") from error
         try:
             made = function()
         except (click.ClickException, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise NotMade(f"{self.spec} raised {described(error)}{_place_of(error, folders)}") from error
+            raise NotMade(f"{self.spec} raised {described(error)}{_place_of(error, folders)}{_hint(error)}") from error
         if made is None:
             raise click.UsageError(f"{self.spec} {_NOTHING}")
         if inspect.iscoroutine(made):
@@ -141,9 +144,20 @@ def _place_of(error: BaseException, folders: set[Path]) -> str:
     lines = [
         f"{os.path.relpath(frame.filename)}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in frame.filename and folders & {*Path(frame.filename).resolve().parents}
+        if "site-packages" not in frame.filename
+        and not frame.filename.startswith("<")  # Python's own machinery
+        and folders & {*Path(frame.filename).resolve().parents}
     ]
     return f" (at {lines[-1]})" if lines else ""
+
+
+def _hint(error: BaseException) -> str:
+    """What to do about an error that a program raises when it is imported rather than run."""
+    if isinstance(error, SystemExit):
+        return '. Fix: put what starts the program under `if __name__ == "__main__":`'
+    if _NO_DEVICE.search(str(error)):
+        return ". Fix: name the device inside the step; the function is called on this machine, which does not have it"
+    return ""
 
 
 def _is_model(each: Any) -> bool:

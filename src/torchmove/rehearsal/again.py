@@ -117,7 +117,8 @@ class Again:
             if runs is not False:
                 with suppress(Exception):  # its names have other values by now
                     value = self.value(each.value, source, each.scope, space)
-                    return runs is True and is_candidate(value, self.home)
+                    of_cpu = value.__module__ == "torch" if isinstance(value, type) else is_candidate(value, self.home)
+                    return runs is True and of_cpu
                 return False
         return False
 
@@ -196,6 +197,8 @@ class Again:
                 return _builtin(name)
             return self.value(assigned[0].value, source, assigned[0].scope, space, deep + 1)
         value = space[name]
+        if value is None and self.reasons.is_current_accelerator(source, ast.Name(name, ast.Load()), scope):
+            return on_device(value, self.home)
         may_be = is_candidate(value, self.home) or isinstance(value, (list, tuple, dict))
         if not may_be or self.reasons.of_name(source, name, scope) is None:
             return value

@@ -16,7 +16,6 @@ _UNFINISHED = {
     "error": "the step raised an error, which is not about devices",
     "device": "an error about devices",
     "limit": "a limit of the rehearsal, not an error of the step",
-    "refused": "the step was not run",
 }
 
 
@@ -88,45 +87,57 @@ class Rehearsal(Reported):
         return replace(self, stopped=f"{self.stopped}\n      Not run with real values: {why_not_real}")
 
     def headline(self) -> str:
-        on_devices = [finding for finding in self.failing if finding.kind not in _ENDINGS]
+        on_devices = self._listed(self.failing)
         count = counted(len(on_devices), "place")
         if not self.stopped:
             if on_devices:
                 return f"{count} would fail on {self.device}"
             return f"No device error found: the step ran to its end on a simulated {self.device}"
+        if self.ending == "refused":
+            return "Incomplete: the step was not run"
         where = f"stopped at {self.stopped_at}" if self.stopped_at else "not rehearsed to the end"
         before = f"; before that, {count} would fail on {self.device}" if on_devices else ""
         return f"Incomplete: {where} ({_UNFINISHED[self.ending]}){before}"
 
+    def _listed(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        """Without what `stopped` says."""
+        return tuple(each for each in findings if not (self.stopped and each.kind in _ENDINGS))
+
+    def _said(self) -> tuple[str, ...]:
+        """What is said beside the findings: why it stopped, with which values it ran, what was assumed."""
+        kind, again, why = self.values.partition(": ")
+        return (
+            *((self.stopped,) if self.stopped else ()),
+            *((f"Computed with {kind} values: {why}",) if again else ()),
+            *(f"Assumed: {each}" for each in self.assumed),
+        )
+
     def sheet(self) -> Sheet:
-        lines = [str(finding) for finding in self.findings if not (self.stopped and finding.kind in _ENDINGS)]
-        if self.stopped:
-            lines.append(self.stopped)
-        lines += [f"Assumed: {each}" for each in self.assumed]
+        lines = [*map(str, self._listed(self.findings)), *self._said()]
         parts = ", ".join(f"{part} {readable_bytes(size)}" for part, size in self.peak.items())
-        until = " until it stopped" if self.stopped else ""
         size = f"{readable_bytes(self.peak_bytes)}" + (f" ({parts})" if parts else "")
-        lines.append(f"Peak memory on {self.device}{until}: {size}")
+        lines += [f"{self._of_peak()}: {size}"] if self.ending != "refused" else []
         return Sheet(self.headline(), tuple(lines))
 
+    def _of_peak(self) -> str:
+        return f"Peak memory on {self.device}{' until it stopped' if self.stopped else ''}"
+
     def page(self) -> Page:
-        failing = tuple(_point(each) for each in self.failing)
+        failing = tuple(map(_point, self._listed(self.failing)))
         notes = tuple(_point(each) for each in self.findings if each.is_note)
+        count = counted(len(failing), "place")
         return Page(
             "Rehearsal",
             self.headline(),
-            lines=(*((self.stopped,) if self.stopped else ()), *(f"Assumed: {each}" for each in self.assumed)),
+            lines=self._said(),
             figures=(
-                Figure(
-                    "would fail",
-                    counted(len(failing), "place"),
-                    "incomplete" if self.stopped else "",
-                    "good" if self.ok else "bad",
-                ),
-                Figure("peak memory", readable_bytes(self.peak_bytes), f"on {self.device}"),
+                Figure("would fail", "incomplete", f"{count} so far", "bad")
+                if self.stopped
+                else Figure("would fail", count, "", "good" if self.ok else "bad"),
+                Figure("peak memory", readable_bytes(self.peak_bytes), self._of_peak().removeprefix("Peak memory ")),
             ),
             points=(Points("Would fail", failing, "bad"), Points("Notes", notes)),
-            bars=(Bar(f"Peak memory on {self.device}", tuple(self.peak.items())),),
+            bars=(Bar(self._of_peak(), tuple(self.peak.items())),),
         )
 
     def facts(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def _points(points: Points, *, findable: bool) -> str:
         said = [f'<p class="where">{f"<b>{escape(code)}</b>" if code else ""}{place}</p>']
         said += [f"<pre>{escape(quote)}</pre>"] if quote else []
         said += [f"<p>{escape(why)}</p>"]
-        said += [f'<p class="remedy"><span>Remedy</span> {escape(remedy)}</p>'] if remedy else []
+        said += [f'<p class="remedy"><span>Fix</span> {escape(remedy)}</p>'] if remedy else []
         return f"<li>{''.join(said)}</li>"
 
     if not points.points:

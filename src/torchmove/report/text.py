@@ -20,7 +20,7 @@ WIDTH = 10_000
 class _Codes(RegexHighlighter):
     """Refusals and findings stand out, notes and remedies a little."""
 
-    highlights = [r"(?P<bad>\b[RV]\d{3}\b)", r"(?P<note>\bN\d{3}\b)", r"(?P<note>\b(?:fix|Remedy):)"]  # noqa: RUF012
+    highlights = [r"(?P<bad>\b[RV]\d{3}\b)", r"(?P<note>\bN\d{3}\b)", r"(?P<note>\bFix:)"]  # noqa: RUF012
 
 
 _THEME = Theme({"bad": "bold red", "note": "cyan"})
