@@ -692,6 +692,31 @@ def test_a_step_alone_is_rehearsed(folder):
     assert "--state model: alone.py:build returned no such object, but the step alone" in named.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        (
+            "import sys\n\nsys.exit('--data is missing')\n",
+            'Fix: put what starts the program under `if __name__ == "__main__":`',
+        ),
+        ("raise AssertionError('Torch not compiled with CUDA enabled')\n", "Fix: name the device inside the step"),
+    ],
+)
+def test_an_error_at_import_says_what_to_do(folder, text, fix):
+    (folder / "starting.py").write_text(text)
+    ran = run("rehearse", "starting.py:build")
+    assert ran.exit_code == output.ERROR
+    assert fix in ran.stderr
+    assert "(at starting.py:" in ran.stderr
+
+
+def test_a_syntax_error_names_its_own_line(folder):
+    (folder / "unfinished.py").write_text("import torch\n\ndef build(:\n")
+    ran = run("rehearse", "unfinished.py:build")
+    assert "(unfinished.py, line 3)" in ran.stderr
+    assert "importlib" not in ran.stderr
+
+
 def test_an_error_at_import_is_none_of_the_function(folder):
     (folder / "failing.py").write_text("import json\n\n\ndef build():\n    pass\n\n\njson.loads('{')\n")
     ran = run("rehearse", "failing.py:build")

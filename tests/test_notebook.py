@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -38,12 +39,22 @@ DECIDED = """
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """
 USES_DECIDED = """
+import linecache
+
+
 def decided(model, batch):
     return model(batch.to(DEVICE))
 
 
 found = tm.rehearse(decided, model, batch, to="cuda")
-(found.ok, [each.kind for each in found.findings])
+(found.ok, [(each.kind, linecache.getline(each.file, each.line).split(" ")[0]) for each in found.findings])
+"""
+REPORTED = """
+def reported(model, batch):
+    return model(batch)
+
+
+print(tm.rehearse(reported, model, batch, to="cuda"))
 """
 
 
@@ -63,6 +74,7 @@ def notebook():
         "assert": "assert results['Rehearsal'].ok, str(results['Rehearsal'])",
         "decided": DECIDED,
         "uses decided": USES_DECIDED,
+        "reported": REPORTED,
     }
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells.values()])
     nbclient.NotebookClient(made, timeout=240, kernel_name="python3", allow_errors=True).execute()
@@ -117,4 +129,11 @@ def test_an_assertion_has_the_words(notebook):
 
 
 def test_a_device_decided_in_another_cell_is_the_simulated_one(notebook):
-    assert json.loads(json.dumps(result_of(notebook["uses decided"])["text/plain"])) == "(True, ['decided'])"
+    assert (
+        json.loads(json.dumps(result_of(notebook["uses decided"])["text/plain"])) == "(True, [('decided', 'DEVICE')])"
+    )
+
+
+def test_a_cell_is_named_by_its_number(notebook):
+    (output,) = notebook["reported"]
+    assert re.search(r"^  In\[\d+\]:2  return model\(batch\)", output.text, re.MULTILINE), output.text

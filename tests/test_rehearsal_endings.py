@@ -115,6 +115,16 @@ def test_a_step_that_ends_the_program_is_not_a_pass():
     assert (found.ok, found.ending) == (False, "error")
 
 
+@pytest.mark.parametrize("step", [own_error, not_followed])
+def test_the_page_of_an_unfinished_rehearsal_says_what_its_text_says(step):
+    page = tm.rehearse(step, net(), X).to_html()
+    assert "Incomplete: stopped at test_rehearsal_endings.py:" in page
+    assert "until it stopped" in page
+    assert "0 places</dd>" not in page
+    assert "1 place</dd>" not in page
+    assert "Would fail (" not in page
+
+
 # ---------------------------------------------------------------- tried without the simulation
 
 
@@ -163,6 +173,7 @@ def test_a_large_one_with_shapes_until_a_value_decides():
     found = tm.rehearse(decides, large(), X)
     assert found.ok
     assert found.values.startswith("real: with shapes alone it stopped at test_rehearsal_endings.py:")
+    assert f"Computed with {found.values.replace(':', ' values:', 1)}" in str(found)
 
 
 def test_a_state_without_values_says_why_it_was_not_run_with_any():

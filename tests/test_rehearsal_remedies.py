@@ -6,6 +6,7 @@ import linecache
 
 import pytest
 import torch
+from torch import nn
 
 import torchmove as tm
 
@@ -168,3 +169,34 @@ def test_what_a_library_wraps_around_a_limit_is_a_limit():
     found = tm.rehearse(step, torch.nn.Linear(4, 4), X)
     assert found.ending == "limit"
     assert "associated to a python object" in found.stopped
+
+
+def test_a_remedy_is_never_of_a_line_outside_of_the_step():
+    def step(model, x):
+        [each.to("cuda") for each in (x,)]
+        model(x)
+
+    model = nn.Linear(4, 2)
+    kept = []
+    kept.append(tm.rehearse(step, model, torch.ones(3, 4)))  # looks like a statement that throws a result away
+    (found,) = kept
+    assert [(each.kind, each.remedy) for each in found.failing] == [("thrown-away", 'x = x.to("cuda")')]
+
+
+def test_variables_of_functions_have_their_own_names():
+    offset, zeros = torch.ones(2), torch.zeros(2)
+
+    def closure(model, x):
+        return model(x.to("cuda")) + offset
+
+    def default(model, x, bias=zeros):
+        return model(x.to("cuda")) + bias
+
+    def keyword(model, x, *, shift=zeros):
+        return model(x.to("cuda")) + shift
+
+    for step, name in ((closure, "offset"), (default, "bias"), (keyword, "shift")):
+        (finding,) = tm.rehearse(step, nn.Linear(4, 2), torch.ones(3, 4)).failing
+        assert finding.kind == "closure"
+        assert f": {name} is on cpu: a function holds it" in finding.why
+        assert finding.remedy.startswith(f'{name}.to("cuda") where the function reads it')

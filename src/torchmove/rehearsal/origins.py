@@ -35,7 +35,6 @@ from torchmove.rehearsal.provenance import (
 )
 
 _TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
-_CLOSURE = "take the tensor as an argument, or send it there inside; or tm.move, which finds it"
 # A device by a variable or an attribute, and not by its name.
 _REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\(\s*)(?!torch\.device\()[A-Za-z_][\w.]*")
 _HELD_IN_A_CONTAINER = "nn.ParameterList, nn.ModuleList or buffers; or tm.move, which finds it"
@@ -463,12 +462,13 @@ def thrown_away(origin: Origin | None, lines: list[Line], home: torch.device) ->
         if (
             sent and not is_in_a_tuple and (name == "x" or name.startswith(sent))
         ):  # else `sent` is the variable of a loop
-            return Provenance("thrown-away", what, f"{sent} = {_without_comment(line.text)}", line)
+            return Provenance("thrown-away", what, f"{sent} = {_statement(line.text)}", line)
     return Provenance("thrown-away", what, _sent(found, name, home), lines[0] if lines else None)
 
 
-def _without_comment(text: str) -> str:
-    return ast.unparse(ast.parse(text))
+def _statement(text: str) -> str:
+    """Without a comment behind it."""
+    return ast.get_source_segment(text, ast.parse(text).body[0]) or text
 
 
 def _sent_by(text: str) -> str:
@@ -608,7 +608,10 @@ class Belongings:
         if role == "state":
             what = f"{shown} is on cpu: Module.to does not see optimizers"
             return Provenance("optimizer", what, f"tm.move(model, optimizer, to={name_of(self.home)})")
-        return Provenance(kind, f"{shown} is on cpu: {what}", _remedy(kind, path))
+        remedy = _remedy(kind, path)
+        if kind == "closure" and shown.isidentifier():
+            remedy = f"{shown}.to({name_of(self.home)}) where the function reads it; or tm.move, which finds it"
+        return Provenance(kind, f"{shown} is on cpu: {what}", remedy)
 
     def _holder(self, path: _paths.Path) -> Any:
         return {id(path): holder for holder, path in self.inventory.holders.values()}.get(id(path.before))
@@ -639,7 +642,7 @@ def _remedy(kind: str, path: _paths.Path) -> str:
     return {
         "container": _HELD_IN_A_CONTAINER,
         "cache": "clear the cache when the model moves, or key it by device; or tm.move, which finds it",
-        "closure": _CLOSURE,
+        "closure": "send the tensor to the device where the function reads it; or tm.move, which finds it",
     }[kind]
 
 
@@ -648,16 +651,32 @@ def _registered(name: str) -> str:
 
 
 def readable(path: _paths.Path, roots: Mapping[str, Any]) -> str:
-    """A path as it prints; from the last variable of a closure on, by that variable's own name."""
+    """A path as it prints; from the last variable of a function on, by that variable's own name."""
     steps = list(path.steps())
-    last = max((index for index, step in enumerate(steps) if step.how is _paths.CELL), default=None)
-    function = None if last is None else _fetched(steps[last].before, roots)
-    if last is None or not isinstance(function, types.FunctionType):
-        return str(path)
-    shown = _paths.root(function.__code__.co_freevars[steps[last].what])
-    for step in steps[last + 1 :]:
-        shown = _paths.Path(shown, step.how, step.what)
-    return str(shown)
+    for index in reversed(range(1, len(steps))):
+        name = _variable_of(steps[index], roots)
+        if name:
+            shown = _paths.root(name)
+            for step in steps[index + 1 :]:
+                shown = _paths.Path(shown, step.how, step.what)
+            return str(shown)
+    return str(path)
+
+
+def _variable_of(step: _paths.Path, roots: Mapping[str, Any]) -> str:
+    """The variable of a function that a step leads to: one of its closure, or a parameter by its default."""
+    before = step.before
+    if step.how is _paths.CELL:
+        function = _fetched(before, roots)
+        return str(function.__code__.co_freevars[step.what]) if isinstance(function, types.FunctionType) else ""
+    kept = None if before is None else before.what
+    function = _fetched(before.before, roots) if kept in ("__defaults__", "__kwdefaults__") and before else None
+    if not isinstance(function, types.FunctionType):
+        return ""
+    if kept == "__kwdefaults__":
+        return str(step.what)
+    positional = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return str(positional[len(positional) - len(function.__defaults__ or ()) + step.what])
 
 
 def _fetched(path: _paths.Path | None, roots: Mapping[str, Any]) -> Any:

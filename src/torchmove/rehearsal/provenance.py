@@ -38,7 +38,14 @@ class Line(NamedTuple):
         return linecache.getline(self.file, self.number).strip()
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self.file)}:{self.number}"
+        return f"{shown(self.file)}:{self.number}"
+
+
+def shown(file: str) -> str:
+    """The name of a file, without its folder; of a notebook's cell as IPython's tracebacks name it: `In[3]`."""
+    shell = getattr(sys.modules.get("IPython.core.getipython"), "get_ipython", lambda: None)()
+    counts = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return f"In[{counts[file]}]" if file in counts else os.path.basename(file)
 
 
 class Provenance(NamedTuple):
@@ -93,7 +100,7 @@ def own_line() -> Line | None:
 
 def users_lines(most: int) -> list[Line]:
     """The innermost lines of the user's code, inward first."""
-    frames = (frame for frame in _frames(sys._getframe(1)) if calls_torch(frame.f_code.co_filename))
+    frames = reversed([*users_frames()])
     return [Line(frame.f_code.co_filename, frame.f_lineno) for frame in islice(frames, most)]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
+from torchmove.rehearsal.provenance import shown
 from torchmove.report import Bar, Figure, Page, Point, Points, Reported, Sheet, counted, readable_bytes
 
 _NOTES = {"synchronises", "decided"}
@@ -34,8 +34,7 @@ class Finding(NamedTuple):
         return self.kind in _NOTES
 
     def __str__(self) -> str:
-        where = f"{os.path.basename(self.file)}:{self.line}"
-        return f"{where}  {self.code}\n      {self.kind}: {self.why}\n      Fix: {self.remedy}"
+        return f"{shown(self.file)}:{self.line}  {self.code}\n      {self.kind}: {self.why}\n      Fix: {self.remedy}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -156,6 +155,6 @@ class Rehearsal(Reported):
 
 
 def _point(finding: Finding) -> Point:
-    return Point(
-        finding.kind, f"{finding.file}:{finding.line}", finding.why, finding.remedy, quote=finding.code.strip()
-    )
+    is_cell = shown(finding.file).startswith("In[")
+    place = shown(finding.file) if is_cell else finding.file
+    return Point(finding.kind, f"{place}:{finding.line}", finding.why, finding.remedy, quote=finding.code.strip())

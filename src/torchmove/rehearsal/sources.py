@@ -35,8 +35,10 @@ class Assigned(NamedTuple):
 class Source:
     """What a file assigns, by name, and whom it calls with what."""
 
-    def __init__(self, file: str, texts: tuple[str, ...]) -> None:
+    def __init__(self, file: str, texts: dict[str, str]) -> None:
+        """`texts`: by file; several of a notebook."""
         self.file = file
+        self.cells: dict[ast.AST, str] = {}  # the file of each node, in a notebook
         self.names: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # by scope and name
         self.attributes: defaultdict[str, list[Assigned]] = defaultdict(list)
         self.functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}  # by scope
@@ -57,7 +59,8 @@ class Source:
         self.globals: set[tuple[str, str]] = set()  # scopes, and the variables of the module that they assign
         self.stars: list[str] = []  # modules of which all is imported
         self.modules: dict[str, str] = {}  # that are imported as a whole, or from which something is
-        for tree in _trees(texts):
+        for each, tree in _trees(texts):
+            self.cells |= dict.fromkeys(ast.walk(tree), each) if len(texts) > 1 else {}
             self._read(tree.body, "", "", ())
 
     def _read(self, body: Iterable[ast.stmt], scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
@@ -334,22 +337,22 @@ def _inner(scope: str, name: str, *, in_class: bool) -> str:
     return f"{scope}.{name}" if in_class or scope.split(".")[-1][:1].isupper() else f"{scope}.<locals>.{name}"
 
 
-def _texts(file: str) -> tuple[str, ...]:
+def _texts(file: str) -> dict[str, str]:
     """A notebook's cells are files of their own, and share their names."""
     is_cell = "ipykernel" in file or file.startswith("<ipython-input")
     files = [each for each in linecache.cache if is_cell and ("ipykernel" in each or each.startswith("<ipython-input"))]
-    return tuple("".join(linecache.getlines(each)) for each in files or [file])
+    return {each: "".join(linecache.getlines(each)) for each in files or [file]}
 
 
-def _trees(texts: tuple[str, ...]) -> Iterator[ast.Module]:
-    for text in texts:
+def _trees(texts: dict[str, str]) -> Iterator[tuple[str, ast.Module]]:
+    for file, text in texts.items():
         try:
-            yield ast.parse(text)
+            yield file, ast.parse(text)
         except SyntaxError:  # a notebook's magic
             continue
 
 
-_read: dict[str, tuple[tuple[str, ...], Source]] = {}  # by file, with the texts that were read
+_read: dict[str, tuple[dict[str, str], Source]] = {}  # by file, with the texts that were read
 
 
 class Reasons:
@@ -361,7 +364,7 @@ class Reasons:
 
     def source(self, file: str) -> Source:
         if file not in self._sources:
-            texts, (known, source) = _texts(file), _read.get(file, ((), None))
+            texts, (known, source) = _texts(file), _read.get(file, ({}, None))
             if source is None or known != texts:
                 source = Source(file, texts)
                 _read[file] = texts, source
@@ -390,7 +393,8 @@ class Reasons:
         nodes = [*self._open(source, expression, scope, deep)]
         for node in nodes:
             if _asks(node) or self._asks_a_library(source, node, scope):
-                return Line(source.file, getattr(node, "lineno", expression.lineno))
+                there = node if hasattr(node, "lineno") else expression
+                return Line(source.cells.get(there, source.file), there.lineno)
         for node in nodes:
             found = None
             if isinstance(node, ast.Name):
@@ -479,7 +483,7 @@ class Reasons:
             return None
         if "cpu" in ast.unparse(value):
             return self.of(source, value, assigned.scope)
-        return Line(source.file, value.lineno)
+        return Line(source.cells.get(value, source.file), value.lineno)
 
     def of_any(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
         for each in assigned:
