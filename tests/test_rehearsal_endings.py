@@ -194,7 +194,7 @@ def test_the_value_of_a_loss_can_be_averaged_and_divided_by(data):
 
     found = tm.rehearse(step, net(), X, data=data)
     assert found.ok, str(found)
-    assert any("1.0 was taken for a value" in each for each in found.assumed) is (data == "shapes")
+    assert any("1.0 was used for a value" in each for each in found.assumed) is (data == "shapes")
 
 
 # ---------------------------------------------------------------- what a plan for the device refuses

@@ -172,7 +172,7 @@ def test_a_state_that_tm_move_refuses_can_be_rehearsed_as_module_to_moves_it(wra
 def test_what_is_inside_a_traced_program_nobody_sees():
     for moved_by in ("to", "torchmove"):
         found = tm.rehearse(forward, nn.Sequential(traced()), X, moved_by=moved_by)
-        assert found.stopped.startswith("a rehearsal does not see what is in this:\n      R022 model[0]: ")
+        assert found.stopped.startswith("a rehearsal cannot look into this:\n      R022 model[0]: ")
 
 
 def test_weights_without_bytes_are_no_obstacle():
@@ -355,7 +355,7 @@ def test_where_a_transform_begins_the_rehearsal_stops_and_says_so(transform):
     found = tm.rehearse(step, nn.Linear(4, 1), X)
     assert found.findings == ()
     _, why, remedy = found.stopped.splitlines()
-    assert why.strip() == "torch.func's transforms wrap tensors, and a rehearsal does not see what is inside"
+    assert why.strip() == "torch.func's transforms wrap tensors, and a rehearsal cannot look inside"
     assert remedy.strip() == "Fix: leave it out of the rehearsal"
 
 
@@ -416,7 +416,7 @@ def uses(model, batch):
 def test_an_object_without_parameters_is_data(name):
     found = tm.rehearse(uses, nn.Linear(4, 1), BATCHES[name]())
     assert [each.kind for each in found.failing] == ["input"]
-    is_said = any("is taken for data" in each for each in found.assumed)
+    is_said = any("is treated as data" in each for each in found.assumed)
     assert is_said is (name not in ("named tuple", "in a list"))
 
 

@@ -266,7 +266,7 @@ class Trainer:
 def test_of_a_methods_own_object_what_its_code_sends_is_there(load, end, ok):
     found = tm.rehearse(load(HEAD + BOUND.format(end=end)).Trainer().step)
     assert bool(found) == ok, str(found)
-    assert "the step's own object (a Trainer)" in " ".join(found.assumed)
+    assert "the step's own object (class Trainer)" in " ".join(found.assumed)
 
 
 def test_a_methods_own_object_that_sends_nothing_is_state(load):
@@ -276,7 +276,7 @@ def test_a_methods_own_object_that_sends_nothing_is_state(load):
     trainer.model = module.nn.Linear(4, 4)
     found = tm.rehearse(trainer.step)
     assert found.ok, str(found)
-    assert found.assumed == ("the step's own object (a Trainer) is taken for a part of the state",)
+    assert found.assumed == ("the step's own object (class Trainer) is treated as state",)
 
 
 ELSEWHERE = """
@@ -350,7 +350,7 @@ def test_an_agent_that_sends_its_own_is_given(load, end, ok):
     agent = module.Agent()
     found = tm.rehearse(module.step, agent)
     assert bool(found) == ok, str(found)
-    assert found.assumed == ("of agent (a Agent), what its code sends is on cuda:0",)
+    assert found.assumed == ("of agent (class Agent), what its code sends is on cuda:0",)
     if not ok:
         assert found.failing[0].remedy == 'in Agent: self.scale = self.scale.to("cuda")'
     assert tm.rehearse(module.step, agent, state=[agent]).ok

@@ -116,7 +116,7 @@ def test_a_thread_that_never_ends_is_told_of_unless_a_daemon_and_called_off(daem
     optimizer, before = torch.optim.AdamW(model.parameters()), [bits(each) for each in model.parameters()]
     rehearsed = tm.rehearse(step, model, optimizer, torch.ones(1, 2))
     assert rehearsed.ok is daemon
-    assert daemon or "a thread of the step was still at work when it ended" in rehearsed.stopped
+    assert daemon or "a thread of the step was still running when the step ended" in rehearsed.stopped
     for thread in [each for each in threading.enumerate() if each.name == "endless"]:
         thread.join(60)  # its work has ended; Python may still be busy with the thread itself
         assert not thread.is_alive()

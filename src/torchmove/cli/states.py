@@ -30,7 +30,7 @@ def _to(**options: Any) -> Callable[[_Command], _Command]:
 @_TARGET
 @reporting
 def survey(target: Target, answer: Answer) -> None:
-    """Where is everything? Every tensor: its path, role, device, bytes, and who shares with whom.
+    """List every tensor: its path, role, device, bytes, and the tensors that share its storage.
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
     """
@@ -48,7 +48,7 @@ def survey(target: Target, answer: Answer) -> None:
 @reporting
 @click.pass_context
 def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], answer: Answer) -> None:
-    """What would happen, and does it fit? Moves nothing. Ends with 2 if the state cannot move as asked.
+    """Show what a move would do and whether it fits. Moves nothing. Ends with 2 if the state cannot move as asked.
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
     """
@@ -63,7 +63,7 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
 
 @click.command(epilog="For example: torchmove rehearse train.py:build --to cuda --moved-by to")
 @_TARGET
-@_to(default="cuda", show_default=True, help="Where to. The device need not be there.")
+@_to(default="cuda", show_default=True, help="The device. It need not be there.")
 @click.option(
     "--moved-by",
     type=click.Choice(["torchmove", "to"]),
@@ -76,12 +76,14 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
     type=click.Choice(["auto", "shapes", "real"]),
     default="auto",
     show_default=True,
-    help="Compute with shapes alone or with real values; auto: real values where they fit into memory.",
+    help="Compute with shapes alone or with real values; auto: real values for a small state.",
 )
 @click.option(
-    "--state", multiple=True, metavar="NAME", help="An object that the step gets and that is moved. Repeatable."
+    "--state", multiple=True, metavar="NAME", help="An argument of the step that is treated as state. Repeatable."
 )
-@click.option("--strict-devices", is_flag=True, help="Report a device that was decided where there is no GPU.")
+@click.option(
+    "--strict-devices", is_flag=True, help="Report a device that was decided at import, where there is no GPU."
+)
 @click.option("--confirm-errors", is_flag=True, help="If the step ends in an error, try it without the simulation.")
 @reporting
 @click.pass_context
@@ -98,8 +100,8 @@ def rehearse(
 ) -> None:
     """Run a training step on a simulated device. Ends with 1 if a line would fail, with 4 if the run is incomplete.
 
-    TARGET is file.py:function or package.module:function; the function returns the step, which is a function, and
-    what it is called with: `return train_step, model, optimizer, batch`.
+    TARGET is file.py:function or package.module:function; the function returns the step and its
+    arguments: `return train_step, model, optimizer, batch`.
     """
     answer.check(target.files())
     made = target.made()

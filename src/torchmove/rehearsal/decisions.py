@@ -575,7 +575,7 @@ class Decided:
         elif value is not None:
             kind = getattr(value, "__name__", type(value).__name__)
             self.assumed.append(
-                f"{name} stays a {kind}, as {line} decided on a machine without the device; make it in the step"
+                f"{name} stays a {kind}, as {line} decided where there is no {self.home.type}; make it in the step"
             )
         return made
 

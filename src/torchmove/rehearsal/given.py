@@ -47,8 +47,8 @@ class Given:
             elif not isinstance(each, (Tensor, *_CONTAINERS)) and type(each) not in ATOMS and _has_tensors(each):
                 kind = type(each).__name__
                 self.assumed.append(
-                    f"{name} (a {kind} without parameters) is taken for data, which stays on the CPU until the step "
-                    f"moves it; state=[{name}] takes it for a part of the state"
+                    f"{name} (class {kind}, no parameters) is treated as data: on the CPU until the step moves it; "
+                    f"state=[{name}] treats it as state"
                 )
 
 

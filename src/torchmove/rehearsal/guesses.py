@@ -15,7 +15,7 @@ class Guess(float):
         return super().__new__(cls, value)
 
     def _decide(self, *_: object) -> NoReturn:
-        raise CannotGoOn("this branch depends on a value that shapes alone do not give")
+        raise CannotGoOn("this branch depends on a value that is not computed with shapes alone")
 
     __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _decide
     __int__ = __round__ = __floor__ = __ceil__ = __trunc__ = _decide

@@ -63,7 +63,7 @@ def mixed_precision(
         if region.device != kind or stage.over:
             return enter(region)
         if not region._enabled and region not in made and not _is_available(kind) and not stays_off(region):
-            said = f"autocast({kind!r}), made where there is no such device and so disabled, is taken to be on"
+            said = f"autocast({kind!r}), which torch disabled for want of such a device, is enabled"
             assumed.extend([said] if said not in assumed else [])
             region._enabled, before = True, False
         else:
@@ -121,9 +121,7 @@ def _enabled_scalers(
         for scaler in held(objects, torch.amp.GradScaler):
             if not scaler._enabled and scaler._device == kind and not is_off(scaler):
                 changed.append((scaler, dict(scaler.__dict__)))
-                assumed.append(
-                    f"a GradScaler({kind!r}), made where there is no such device and so disabled, is taken to be on"
-                )
+                assumed.append(f"a GradScaler({kind!r}), which torch disabled for want of such a device, is enabled")
     try:
         for scaler, _ in changed:
             with suppress(Exception):  # a class of the user's own that is made in another way

@@ -1,4 +1,4 @@
-"""The Rehearsal: what would happen to this step on that device?"""
+"""The result of a rehearsal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNFINISHED = {
 
 
 class Finding(NamedTuple):
-    """A line of the user's code that would fail; or, of the kinds `synchronises` and `decided`, a note."""
+    """A line of the user's code that would fail; or a note, of the kinds `synchronises` and `decided`."""
 
     file: str
     line: int

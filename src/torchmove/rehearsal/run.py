@@ -63,7 +63,7 @@ Ending = Literal["finished", "error", "device", "limit", "refused"]
 # graphs that are alive; missing bytes; and too little room.
 _NO_OBSTACLE = {"R028", "R030", "R032", "R033", "R042"}
 _OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or what a rehearsal does not see into
-_GOES_ON = "a thread of the step was still at work when it ended: what it does then is not followed; let the step wait"
+_GOES_ON = "a thread of the step was still running when the step ended, and was not followed. Fix: join it in the step"
 _LEAVE_OUT = "leave it out of the rehearsal"
 _SMALL = 64 << 20  # a state with its data up to this is rehearsed with real values at once
 # Of errors that torch's C++ raises about what a stand-in has not.
@@ -285,7 +285,8 @@ class _Rehearsing:
                 if not self.stopped and not self.stage.meter.saw_any:
                     self.ending = "limit"
                     self.stopped = (
-                        f"nothing ever was on {self.home}: give the model to the rehearsal, and send the batch there"
+                        f"nothing was on {self.home} at any time\n      "
+                        "Fix: pass the model to the rehearsal, and send the batch in the step"
                     )
         finally:
             self.stage.close()
@@ -294,7 +295,7 @@ class _Rehearsing:
         if self.options.confirm_errors and self.ending in ("error", "limit") and self.raised is not None:
             self.confirm(self.raised)
         guessed = [
-            f"{line}  {text}: 1.0 was taken for a value that shapes alone do not give"
+            f"{line}  {text}: 1.0 was used for a value that is not computed with shapes alone"
             for line, text in self.stage.guessed.items()
         ]
         return Rehearsal(
@@ -400,7 +401,7 @@ class _Rehearsing:
         if line_of_default is not None:
             self.stage.default_device = self.home
         for line, names in decided.lines():
-            why = f"{names}: decided here, on a machine without the device; taken as on one with {name_of(self.home)}"
+            why = f"{names}: decided here where there is no {self.home.type}; the rehearsal uses {name_of(self.home)}"
             self.find(line, "decided", why, "nothing to do; strict_devices=True reports such devices")
 
     def place_own(
@@ -414,12 +415,12 @@ class _Rehearsing:
                 continue
             if name == "step" and is_given:
                 continue
-            of_whom = f"the step's own object (a {kind})" if name == "step" else f"{name} (a {kind})"
+            of_whom = f"the step's own object (class {kind})" if name == "step" else f"{name} (class {kind})"
             if decided.sends_its_own(own):
                 self.own[name] = kind
                 self.assumed.append(f"of {of_whom}, what its code sends is on {self.home}")
             elif name == "step":
-                self.assumed.append(f"{of_whom} is taken for a part of the state")
+                self.assumed.append(f"{of_whom} is treated as state")
         for slot in inventory.slots if self.own else ():
             of = slot.owner.parameter if slot.owner is not None else None
             if next(slot.path.steps()).what in self.own and not {id(slot.tensor), of} & sent:
@@ -437,7 +438,7 @@ class _Rehearsing:
             repoint_all(plan.repoints, undo)
         why, refused = "tm.move refuses this state", [each for each in plan.refusals if each.code not in _NO_OBSTACLE]
         if self.options.moved_by == "to":
-            why = "a rehearsal does not see what is in this, or it cannot be moved"
+            why = "a rehearsal cannot look into this, or it cannot be moved"
             registered = {str(slot.path) for slot in plan.inventory.slots if slot.role in ("parameter", "buffer")}
             refused = [
                 each
@@ -446,7 +447,7 @@ class _Rehearsing:
             ]
         programs = [path for holder, path in plan.inventory.holders.values() if is_scripted(holder)]
         if programs and not refused:
-            why, refused = "a rehearsal does not see what is in this", [_unseen(programs)]
+            why, refused = "a rehearsal cannot look into this", [_unseen(programs)]
         if refused:
             self.ending = "refused"
             self.stopped = "\n      ".join([f"{why}:", *map(str, refused)])
@@ -526,7 +527,7 @@ class _Rehearsing:
                 words = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}".replace(
                     "StandIn", "Tensor"
                 )
-            self.stop(error, "limit", f"the simulation does not have what is needed here: {words}", remedy)
+            self.stop(error, "limit", f"the simulation does not support this: {words}", remedy)
         elif self.is_about_devices(error):
             remedy = "see the finding above; the step goes no further"
             self.stop(error, "device", words, remedy)

@@ -407,7 +407,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def real_sizes(self, sizes: Tensor) -> Tensor:
         """The sizes of the batches of a packed sequence: torch's C++ reads them by their address."""
         if not is_known(sizes):
-            raise CannotGoOn("a packed sequence has its lengths as values")
+            raise CannotGoOn("a packed sequence needs the values of its lengths")
         self.inside[id(sizes)] = (sizes, CPU)
         return sizes
 
@@ -454,7 +454,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 state, f"the state of a generator is read on the CPU, and it is on {state._place}", "state"
             )
         if not self.knows(state):
-            raise CannotGoOn("the state of a generator has values")
+            raise CannotGoOn("the state of a generator needs values")
         return state._behind
 
     def value_of(self, standin: StandIn) -> Tensor:
@@ -462,7 +462,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if standin._place is not CPU:
             self.note("saving waits for the device and brings values to the CPU")
         if not self.knows(standin):
-            raise CannotGoOn("a pickle has the values of tensors")
+            raise CannotGoOn("a pickle needs the values of tensors")
         with off_stage():
             value = standin._behind.detach().requires_grad_(standin.requires_grad)
             self.saved[value.untyped_storage().data_ptr()] = standin._place
@@ -579,7 +579,7 @@ def _has_stand_in(each: Any) -> bool:
         return False
     if type(each) is Tensor:
         if torch._C._functorch.is_functorch_wrapped_tensor(each):
-            raise NotFollowed("torch.func's transforms wrap tensors, and a rehearsal does not see what is inside")
+            raise NotFollowed("torch.func's transforms wrap tensors, and a rehearsal cannot look inside")
         return is_window(each)
     return not is_lazy(each) and is_window(each)
 
