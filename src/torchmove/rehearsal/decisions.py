@@ -13,7 +13,7 @@ import inspect
 import sys
 import types
 from collections import ChainMap, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -37,14 +37,13 @@ from torchmove.rehearsal.sources import (
     Source,
     called,
     default_of,
+    is_mover,
     names_of,
     parameters_of,
     scope_around,
 )
 from torchmove.rehearsal.surroundings import Surroundings, function_of, is_of_library
 
-# Classes that move the modules they are given.
-_MOVERS = {"transformers.trainer.Trainer", "stable_baselines3.common.base_class.BaseAlgorithm"}
 _CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
 
 
@@ -58,7 +57,7 @@ class Decided:
         self.reasons.source(caller)
         self.sent_names: set[str] = set()
         self.generators: list[torch.Generator] = []  # made for a device that was decided
-        self._of_libraries: dict[int, Any] = {}  # what is in objects that libraries have made, without a word of cpu
+        self.of_libraries: dict[int, Any] = {}  # what is in objects that libraries have made, without a word of cpu
         self.parted: list[tuple[dict[str, Any], str, torch.Tensor]] = []  # variables, and tensors of their own
         self.replaced: set[int] = set()  # those that came into a module after that was sent
         self.there: set[int] = set()  # the tensors that were sent, by their ids
@@ -247,7 +246,7 @@ class Decided:
                 self._add(elements or value, there)
                 self.sent_names.add(name)
         for name in outside:
-            self._add_of_library(name, self.around.held[name], there)
+            self._add_of_library(name, self.around.held[name], there, partial(self._made_by_library, name))
         for name, value in self._variables():
             if isinstance(value, (torch.nn.Module, torch.Tensor)):
                 if self._was_sent(name, value):
@@ -260,9 +259,12 @@ class Decided:
         for name, value in parameters.items():
             if self._was_returned(name) or self._is_sent_global(value):
                 self._add(value, there)
+            self._add_of_library(name, value, there, partial(self._made_by_library, name))
         for holder, _ in inventory.holders.values():
             if type(holder) in self.around.classes:
                 self._add_own(holder, there)
+                self._add_of_libraries_in(holder, there)
+                self._add_inherited(holder, there)
         for each in self.around.sources:
             self._add_dataset(each, there)
         self._part_names()
@@ -280,7 +282,7 @@ class Decided:
         return [
             Repoint(value, self._new(value.value))
             for value in inventory.device_values
-            if (id(value.holder) in self.sent_modules or id(value.holder) in self._of_libraries)
+            if (id(value.holder) in self.sent_modules or id(value.holder) in self.of_libraries)
             and value.device.type != self.home.type
             and not any(source.attributes.get(str(value.what)) for source in self._sources())
         ]
@@ -298,17 +300,57 @@ class Decided:
                     if not sent[name]:
                         self.parted.append((space, name, space[name].detach().clone()))
 
-    def _add_of_library(self, name: str, value: Any, there: set[int]) -> None:
-        """Trainers and agents of libraries choose a device, and move the modules that are theirs."""
+    def _add_of_libraries_in(self, holder: Any, there: set[int]) -> None:
+        """What an object of the user's class has of libraries: `self.fabric = Fabric(...)`."""
+        own = _owners(holder)
+        for name, value in list(getattr(holder, "__dict__", {}).items()):
+
+            def made(source: Source, name: str = name) -> Line | None:
+                assigned = [each for each in source.attributes.get(name, ()) if each.owner in own]
+                return next(filter(None, (self.reasons.by_library(source, each) for each in assigned)), None)
+
+            self._add_of_library(name, value, there, made, vars(holder).values())
+
+    def _add_inherited(self, holder: Any, there: set[int]) -> bool:
+        """What a library's class moves from which the user's derives: a subclass of a trainer. True: it moves some."""
+        name, own = type(holder).__name__, _owners(holder)
+        calls = (call for source in self._sources() for call, _ in source.calls.get(name, ()))
+        if not is_mover(type(holder)) or any("cpu" in ast.unparse(each) for each in calls):
+            return False
+        users = {
+            name
+            for source in self._sources()
+            for name, assigned in source.attributes.items()
+            if any(each.owner in own for each in assigned)
+        }
+        inherited = [value for name, value in vars(holder).items() if name not in users]
+        self.of_libraries |= {id(each): each for each in (holder, *held(inherited, object))}
+        for each in held(inherited, torch.nn.Module):
+            self._add(each, there)
+        there |= {id(each) for each in held(inherited, torch.Tensor) if each.requires_grad}
+        return True
+
+    def _made_by_library(self, name: str, source: Source) -> Line | None:
+        scopes = ["", *_makers(source, name)]
+        found = (self.reasons.made_by_library(source, name, scope) for scope in scopes)
+        return next(filter(None, found), None) or self.reasons.made_by_method(source, name)
+
+    def _add_of_library(
+        self, name: str, value: Any, there: set[int], made: Callable[[Source], Line | None], beside: Iterable[Any] = ()
+    ) -> None:
+        """Trainers and agents of libraries choose a device, and move the modules that are theirs.
+
+        `made`: which statement made it; `beside`: what the object has, too, that has it.
+        """
         if isinstance(value, (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)) or not is_of_library(value):
             return
-        line = self._first(lambda source: self.reasons.made_by_library(source, name))
+        line = self._first(made)
         if line is None:
             return
-        self._of_libraries |= {id(each): each for each in held([value], object)}
+        self.of_libraries |= {id(each): each for each in held([value], object)}
         self._lines[line].append(name)
-        moves_all = any(f"{each.__module__}.{each.__name__}" in _MOVERS for each in type(value).__mro__)
-        users = {id(each) for _, each in self._variables()}
+        moves_all = is_mover(type(value))
+        users = {id(each) for _, each in self._variables()} | {*map(id, beside)}
         modules = [each for each in held([value], torch.nn.Module) if moves_all or id(each) not in users]
         for each in modules:
             self._add(each, there)
@@ -413,7 +455,9 @@ class Decided:
 
     def sends_its_own(self, holder: Any) -> bool:
         """Does an object of the user's class send what it holds by its own methods?"""
-        return type(holder) in self.around.classes and self._add_own(holder, set())
+        return type(holder) in self.around.classes and (
+            self._add_own(holder, set()) or self._add_inherited(holder, set())
+        )
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         """Of the user's modules."""
@@ -490,13 +534,8 @@ class Decided:
         """What a function of the file returns that calls it as the step calls its parameter."""
 
         def found(source: Source) -> Line | None:
-            makers = [
-                scope
-                for scope, returned in source.returns.items()
-                if name not in parameters_of(source.functions[scope])
-                and any(names_of(each.value, name) for each in returned)
-            ]
-            assigned = [each for scope in makers for each in source.names[scope, name] if not each.is_sent]
+            made = [each for scope in _makers(source, name) for each in source.names[scope, name]]
+            assigned = [each for each in made if not each.is_sent]
             return self.placements.sent(source, assigned)
 
         return self._first(found) is not None
@@ -660,6 +699,15 @@ class Decided:
 
     def _new(self, value: Any) -> Any:
         return on_device(value, self.home)
+
+
+def _makers(source: Source, name: str) -> list[str]:
+    """The functions that return a variable of this name."""
+    return [
+        scope
+        for scope, returned in source.returns.items()
+        if name not in parameters_of(source.functions[scope]) and any(names_of(each.value, name) for each in returned)
+    ]
 
 
 def _of_parameters(optimizer: torch.optim.Optimizer) -> set[int]:

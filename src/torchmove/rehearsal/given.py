@@ -104,6 +104,6 @@ def _inside(given: Any, closed: tuple[type, ...]) -> Iterator[Any]:
             todo += reversed([child.value for child in inside if isinstance(child, Child)])
 
 
-def held(objects: Any, kind: type) -> list[Any]:
-    """All objects of a kind that these hold, each once."""
-    return [each for each in _inside([*objects], (nn.Module, Optimizer, Tensor)) if isinstance(each, kind)]
+def held(objects: Any, kind: type, closed: tuple[type, ...] = (nn.Module, Optimizer)) -> list[Any]:
+    """All objects of a kind that these hold, each once; what is inside of objects of the `closed` kinds is theirs."""
+    return [each for each in _inside([*objects], closed) if isinstance(each, kind)]

@@ -85,3 +85,12 @@ def _shared() -> Iterator[tuple[Any, str, dict[Any, Any]]]:
             shared = getattr(holder, last, None)
             if isinstance(shared, dict):
                 yield holder, last, shared
+
+
+def take_accelerators(objects: Iterable[Any], home: torch.device, undo: Undo) -> None:
+    """The object that stands for the CPU in a `Trainer` or `Fabric` of Lightning's becomes the one for CUDA."""
+    for each in objects if home.type == "cuda" else ():
+        module, own = type(each).__module__, type(each)
+        if own.__name__ == "CPUAccelerator" and module.endswith(".accelerators.cpu"):
+            undo.append(partial(setattr, each, "__class__", own))
+            each.__class__ = sys.modules[f"{module.removesuffix('cpu')}cuda"].CUDAAccelerator

@@ -266,6 +266,8 @@ class Placements:
         if isinstance(node, ast.Name):
             return self.reasons.made_by_library(where.source, node.id, where.scope)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            if self.reasons.is_inherited(where.source, node, where.scope):
+                return Line(where.source.file, node.lineno)
             own = [each for each in where.source.attributes.get(node.attr, ()) if each.owner == where.owner]
             return next(filter(None, (self.reasons.by_library(where.source, each) for each in own)), None)
         return None

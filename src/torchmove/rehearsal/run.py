@@ -32,7 +32,7 @@ from torchmove.rehearsal.files import files
 from torchmove.rehearsal.generators import generators
 from torchmove.rehearsal.given import Given, trained_in
 from torchmove.rehearsal.lazy import lazy_tensors
-from torchmove.rehearsal.libraries import forget_answers, remember_shared, take_chosen
+from torchmove.rehearsal.libraries import forget_answers, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsal.loaders import delivered, dismiss
 from torchmove.rehearsal.memento import (
     MOST_ARRAY_BYTES,
@@ -389,6 +389,7 @@ class _Rehearsing:
         places.update(dict.fromkeys(sent, self.home))
         self.stage.sent = decided.there - {*map(id, inventory.slots.tensors)}
         repoint_all(decided.remembered(inventory), undo)
+        take_accelerators(decided.of_libraries.values(), self.home, undo)
         for space, name, tensor in decided.parted:
             space[name] = tensor  # put back with the other variables
         self.place_own(decided, inventory, sent, places)

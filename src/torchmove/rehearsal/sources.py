@@ -18,6 +18,8 @@ from torchmove.rehearsal.provenance import Line, is_installed, is_program
 
 _ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
 ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}
+# Classes that choose a device, and move the modules they are given.
+_MOVERS = {"transformers.trainer.Trainer", "stable_baselines3.common.base_class.BaseAlgorithm"}
 DEEP = 12  # from name to name; a longer way is not followed
 
 
@@ -47,7 +49,7 @@ class Source:
         self.calls: defaultdict[str, list[tuple[ast.Call, str]]] = defaultdict(
             list
         )  # by the last name of what is called
-        self.classes: set[str] = set()
+        self.classes: dict[str, list[ast.expr]] = {}  # and what they derive from
         self.default: ast.expr | None = None  # the default device at the statement that is being read
         self.set_default: ast.expr | None = None  # what the file sets as default device
         self.loops: dict[tuple[str, str], list[ast.expr]] = {}  # what a loop goes over, by scope and variable
@@ -87,7 +89,7 @@ class Source:
             self._read(node.body, inner, owner, ())
         elif isinstance(node, ast.ClassDef):
             inner = _inner(scope, node.name, in_class=False)
-            self.classes.add(node.name)
+            self.classes[node.name] = node.bases
             self._read(node.body, inner, node.name, ())
         elif isinstance(node, ast.If):
             self._read_expressions([node.test], scope)
@@ -450,7 +452,9 @@ class Reasons:
     def _names_the_cpu(self, source: Source, name: str, scope: str, deep: int) -> bool:
         while scope and (scope, name) not in source.names:
             if scope in source.functions and name in parameters_of(source.functions[scope]):
-                given = self.arguments(source, scope, name)
+                default = default_of(source.functions[scope], name)
+                by_default = [(source, default, scope_around(scope))] if default is not None else []
+                given = self.arguments(source, scope, name) or by_default
                 return bool(given) and all(self._is_the_cpu(*each, deep + 1) for each in given)
             scope = scope_around(scope)
         assigned = source.names.get((scope, name), [])
@@ -462,6 +466,8 @@ class Reasons:
         """`accelerator.device`, `idist.device()`: the device that a library has chosen."""
         if not (isinstance(node, ast.Attribute) and node.attr == "device"):
             return False
+        if self.is_inherited(source, node, scope) or self.is_inherited(source, node.value, scope):
+            return True
         if isinstance(node.value, ast.Attribute):  # `self.accelerator.device`
             return any(self.by_library(source, each) for each in source.attributes.get(node.value.attr, ()))
         if not isinstance(node.value, ast.Name):
@@ -469,21 +475,38 @@ class Reasons:
         name = node.value.id
         return is_librarys(source, name) or self.made_by_library(source, name, scope) is not None
 
+    def is_inherited(self, source: Source, node: ast.expr, scope: str) -> bool:
+        """`self.args`, which a library's class that chooses a device has set: the user's derives from it."""
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or node.value.id != "self":
+            return False
+        owners = [each for each in scope.split(".") if each in source.classes]
+        is_own = any(each.owner in owners for each in source.attributes.get(node.attr, ()))
+        return not is_own and any(_derives_from_mover(source, each) for each in owners)
+
     def made_by_library(self, source: Source, name: str, scope: str = "") -> Line | None:
         """The statement that calls a class of a library for a variable, without a word of the CPU."""
         assigned = [*source.names.get((scope, name), []), *source.names.get(("", name), [])]
         return next(filter(None, (self.by_library(source, each) for each in assigned)), None)
 
     def by_library(self, source: Source, assigned: Assigned) -> Line | None:
-        value = assigned.value.value if isinstance(assigned.value, Part) else assigned.value
-        called_first = value.func if isinstance(value, ast.Call) else None
+        value = _call_of(assigned)
+        called_first = value.func if value is not None else None
         while isinstance(called_first, ast.Attribute):
             called_first = called_first.value
-        if not isinstance(called_first, ast.Name) or not is_librarys(source, called_first.id):
+        if value is None or not isinstance(called_first, ast.Name) or not is_librarys(source, called_first.id):
             return None
-        if "cpu" in ast.unparse(value):
+        given = [*value.args, *(each.value for each in value.keywords)]
+        if "cpu" in ast.unparse(value) or any(self._is_the_cpu(source, each, assigned.scope, 0) for each in given):
             return self.of(source, value, assigned.scope)
         return Line(source.cells.get(value, source.file), value.lineno)
+
+    def made_by_method(self, source: Source, name: str) -> Line | None:
+        """The statement that asks an object of a library for a variable: `loader = fabric.setup_dataloaders(...)`."""
+        for value in filter(None, map(_call_of, source.names.get(("", name), ()))):
+            called_on = getattr(value.func, "value", None)
+            if isinstance(called_on, ast.Name) and called_on.id != name and "cpu" not in ast.unparse(value):
+                return self.made_by_library(source, called_on.id)
+        return None
 
     def of_any(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
         for each in assigned:
@@ -597,6 +620,35 @@ class Reasons:
 
     def _of_result(self, source: Source, name: str, deep: int) -> Line | None:
         return self.of_any(source, source.returns[name], deep) if name in source.returns else None
+
+
+def _call_of(assigned: Assigned) -> ast.Call | None:
+    value = assigned.value.value if isinstance(assigned.value, Part) else assigned.value
+    return value if isinstance(value, ast.Call) else None
+
+
+def is_mover(kind: type) -> bool:
+    return any(f"{each.__module__}.{each.__name__}" in _MOVERS for each in kind.__mro__)
+
+
+def _derives_from_mover(source: Source, name: str) -> bool:
+    """A class of the file, by its bases: those of the file, and those that it imports."""
+    bases = source.classes[name]
+    own = {each.id for each in bases if isinstance(each, ast.Name) and each.id in source.classes} - {name}
+    return any(_derives_from_mover(source, each) for each in own) or any(
+        isinstance(kind, type) and is_mover(kind) for kind in (_imported(source, each) for each in bases)
+    )
+
+
+def _imported(source: Source, node: ast.expr) -> object:
+    """What a name stands for that the file imports, or an attribute of a module."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_imported(source, node.value), node.attr, None)
+    if not isinstance(node, ast.Name):
+        return None
+    module, name = source.imports.get(node.id, (source.modules.get(node.id, ""), ""))
+    found = sys.modules.get(module)
+    return getattr(found, name, None) if name else found
 
 
 def is_librarys(source: Source, name: str) -> bool:

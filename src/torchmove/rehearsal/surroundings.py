@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from torchmove._stored import ATOMS
+from torchmove.rehearsal.given import held
 from torchmove.rehearsal.memento import is_array
 from torchmove.rehearsal.provenance import is_installed, is_program, is_users
 
@@ -50,7 +51,7 @@ class Surroundings:
         self._own: set[str] = set()  # modules of the user's by their names; one that was executed is known only so
         self._todo: list[Any] = [function_of(step)]
         for each in objects:
-            self._meet_class(type(each))
+            self._meet_classes_in(each)
             self._meet_sources(each)
             for module in each.modules() if isinstance(each, nn.Module) else ():
                 self._meet_class(type(module))
@@ -116,7 +117,7 @@ class Surroundings:
             is_own = self._is_own(type(value).__module__) or _is_users_class(type(value))
             if isinstance(value, _HOLDERS) or is_own or is_array(value) or is_of_library(value):
                 self._hold(name, value)
-                self._meet_class(type(value))
+                self._meet_classes_in(value)
 
     def _meet_sources(self, value: Any) -> None:
         """A loader runs the code of its dataset and its sampler, and functions that these were given."""
@@ -128,6 +129,11 @@ class Surroundings:
             for each in list(vars(value).values()):
                 for one in each if type(each) in (list, tuple) and len(each) < _MANY else [each]:
                     self._meet_sources(one)
+
+    def _meet_classes_in(self, value: Any) -> None:
+        """Its own, and those of the objects that it holds: of a library's list of processors, say."""
+        for kind in dict.fromkeys(map(type, held([value], object))):
+            self._meet_class(kind)
 
     def _meet_class(self, kind: type) -> None:
         for base in kind.__mro__:
