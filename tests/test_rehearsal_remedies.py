@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import linecache
+import sys
 
 import pytest
 import torch
+import torch.fx
 from torch import nn
 
 import torchmove as tm
@@ -200,3 +203,83 @@ def test_variables_of_functions_have_their_own_names():
         assert finding.kind == "closure"
         assert f": {name} is on cpu: a function holds it" in finding.why
         assert finding.remedy.startswith(f'{name}.to("cuda") where the function reads it')
+
+
+LIBRARY = """
+import numpy
+import torch
+from torch import nn
+
+def embed(net, input_ids):
+    return net(input_ids)
+
+def encode(rows):
+    array = numpy.asarray(rows, dtype="float32")
+    return torch.from_numpy(array)
+
+def small_net():
+    model = nn.Sequential(nn.Linear(4, 4))
+    return model
+"""
+# The body of a step(net, batch), where `library` is an installed one; what is found, in words, and the remedy.
+BY_A_LIBRARY = {
+    "an element of a dict, which the library has a name for": (
+        'library.embed(net, batch["input_ids"])',
+        'batch["input_ids"] is on cpu',
+        'batch["input_ids"] = batch["input_ids"].to("cuda")',
+    ),
+    "what the library makes of numbers": (
+        "net(library.encode([[1, 2, 3, 4]]))",
+        "made on cpu by torch.from_numpy in library.py:11, which this line calls",
+        'give what it calls a device, or tensors on "cuda"; or send its result there',
+    ),
+    "a module that the library builds": (
+        'own = library.small_net()\n    own(batch["input_ids"].to("cuda"))',
+        "the module Linear was built on cpu in the step and not moved (remedies.py:32)",
+        'own = own.to("cuda")',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_A_LIBRARY)
+def test_what_a_library_does_is_told_in_the_users_names(name, tmp_path, monkeypatch):
+    body, words, remedy = BY_A_LIBRARY[name]
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "library.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    monkeypatch.delitem(sys.modules, "library", raising=False)
+    step = step_of(body)
+    step.__globals__["library"] = importlib.import_module("library")
+    found = tm.rehearse(step, torch.nn.Linear(4, 4), {"input_ids": X})
+    ((why, fix),) = [(each.why, each.remedy) for each in found.failing]
+    assert (words in why, fix) == (True, remedy), str(found)
+
+
+def test_code_that_torch_has_written_is_not_the_users():
+    class Scaled(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    traced = torch.fx.symbolic_trace(Scaled(4, 4))
+
+    def step(net):
+        net(torch.ones(2, 4))
+
+    found = tm.rehearse(step, traced)
+    assert [(each.code, each.remedy) for each in found.failing] == [
+        ("net(torch.ones(2, 4))", 'torch.ones(2, 4, device="cuda")')
+    ], str(found)
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_a_copy_of_weights_that_was_made_before_they_were_moved(kind):
+    def step():
+        net = torch.nn.Linear(4, 4)
+        weights = {name: each.detach().clone() for name, each in net.named_parameters()}
+        shadow = weights if kind is dict else [*weights.values()]
+        net.to("cuda")
+        shadow["weight" if kind is dict else 0].lerp_(net.weight.detach(), 0.1)
+
+    found = tm.rehearse(step)
+    assert [each.kind for each in found.failing] == ["factory"], str(found)
+    assert "a copy of a tensor of Linear, made on cpu before Linear was moved" in found.failing[0].why

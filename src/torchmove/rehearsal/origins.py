@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from torchmove import _paths
 from torchmove._records import Inventory
+from torchmove.rehearsal.given import held
 from torchmove.rehearsal.provenance import (
     Line,
     Origin,
@@ -146,9 +147,16 @@ def users_name(tensor: Any) -> str:
 
 
 def _users_variable(tensor: Any) -> _Variable | None:
+    """In the user's own functions; else in those of libraries that they call."""
+    frames = [*users_frames()] if tensor is not None else []
+    own = [each for each in frames if not is_installed(each.f_code.co_filename)]
+    return _variable_in(own, tensor) or _variable_in(frames, tensor)
+
+
+def _variable_in(frames: list[FrameType], tensor: Any) -> _Variable | None:
     """Looked for from the step inward, a variable of its own before an element of another."""
     found: _Variable | None = None
-    for frame in users_frames() if tensor is not None else ():
+    for frame in frames:
         variables = {name: value for name, value in _variables(frame).items() if name.isidentifier()}
         own = next((name for name, value in variables.items() if value is tensor), None)
         if own is not None:
@@ -222,11 +230,13 @@ def factory(stage: Any, name: str, line: Line) -> Origin:
     module, outside = module_being_built()
     own = own_line() if is_installed(line.file) else None
     if module is None and own is not None:
-        return Origin(lambda _: _made_inside(name, own, home, line), stage.root("factory", own, name))
+        by = f"torch.{name}"
+        return Origin(lambda _: _made_inside(by, own, home, line), stage.root("factory", own, name))
     if module is None:
         return Origin(lambda _: _made(name, line, home), stage.root("factory", line, name))
     stage.built[id(module)] = module  # it lives as long as its id is a key
-    return Origin(lambda origin: _built(module, origin, outside, home), stage.root("built", id(module)))
+    made_at = (own_line() if is_installed(outside.file) else None) or outside
+    return Origin(lambda origin: _built(module, origin, made_at, home), stage.root("built", id(module)))
 
 
 def _made(name: str, line: Line, home: torch.device) -> Provenance:
@@ -239,16 +249,16 @@ def _made(name: str, line: Line, home: torch.device) -> Provenance:
         what = f"made on cpu by torch.{name} with a generator on cpu"
         return Provenance("factory", what, f"{ast.get_source_segment(line.text, call)}.to({name_of(home)})", line)
     if call is None and line.text and not _may_go_on(line.text):
-        return _made_inside(name, line, home)
+        return _made_inside(f"torch.{name}", line, home)
     what = f"made on cpu by torch.{name} without device="
     return Provenance("factory", what, _with_device(line.text, name, home), line)
 
 
-def _made_inside(name: str, line: Line, home: torch.device, inner: Line | None = None) -> Provenance:
+def _made_inside(by: str, line: Line, home: torch.device, inner: Line | None = None) -> Provenance:
     """By something of torch's or a library's that the line calls."""
     where = f"in {inner}, which this line calls" if inner else "inside of what this line calls"
     remedy = f"give what it calls a device, or tensors on {name_of(home)}; or send its result there"
-    return Provenance("factory", f"made on cpu by torch.{name} {where}", remedy, line)
+    return Provenance("factory", f"made on cpu by {by} {where}", remedy, line)
 
 
 def _may_go_on(text: str) -> bool:
@@ -271,6 +281,9 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
         return Provenance("container", what, "nn.ModuleList or nn.ModuleDict; or tm.move, which finds it")
     devices = {each.device for each in module.parameters()}
     if devices == {home}:  # it was moved, and this stayed
+        if not any(each is tensor for each in held([module], Tensor, closed=())):
+            what = f"a copy of a tensor of {kind}, made on cpu before {kind} was moved"
+            return Provenance("factory", what, f"make it after {kind} was moved, or send it to {name_of(home)}", line)
         name, end = _attribute_of(module, tensor)
         if end or not name:
             it = f"{kind}.{name}{end}" if name else f"a tensor of {kind}"
@@ -279,7 +292,9 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
         what = f"{kind}.{name} is on cpu: a plain attribute, not a buffer"
         return Provenance("attribute", what, _registered(name.rpartition(".")[2]))
     what = f"the module {kind} was built on cpu in the step and not moved"
-    return Provenance("factory", what, _module_moved(line.text, kind, home), line)
+    name = "" if _call_in(line.text, {kind}) else users_name(module)
+    remedy = f"{name} = {name}.to({name_of(home)})" if name else _module_moved(line.text, kind, home)
+    return Provenance("factory", what, remedy, line)
 
 
 def _contained_module(module: nn.Module, tensor: Any) -> str:
@@ -332,14 +347,17 @@ def _module_moved(text: str, kind: str, home: torch.device) -> str:
 def converted(stage: Any) -> Origin:
     """Of a tensor that was made from an array or a list by a function of torch's that takes no device."""
     line, home = users_line(), stage.home
+    own = own_line() if is_installed(line.file) else None
+    return Origin(lambda _: _converted(line, home, own), stage.root("converted", own or line))
 
-    return Origin(lambda _: _converted(line, home), stage.root("converted", line))
 
-
-def _converted(line: Line, home: torch.device) -> Provenance:
+def _converted(line: Line, home: torch.device, own: Line | None = None) -> Provenance:
+    """`own`: the user's line, where a library has made it."""
     found = _call_in(line.text, _CONVERTERS)
     call = None if found is None else ast.get_source_segment(line.text, found)
     name = ast.unparse(found.func) if found is not None else "torch from values"
+    if own is not None:
+        return _made_inside(name, own, home, line)
     return Provenance("factory", f"made on cpu by {name}", f"{call or 'x'}.to({name_of(home)})", line)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import linecache
 import os
@@ -24,7 +25,7 @@ _INSTALLED = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platli
 _PACKAGES = ("site-packages", "dist-packages")
 _NUMPY = importlib.util.find_spec("numpy")
 _NUMPYS = (os.path.dirname(_NUMPY.origin) + os.sep,) if _NUMPY is not None and _NUMPY.origin else ()
-_NO_USERS = (_TORCH, _OURS, "<frozen", "<__array_function__")
+_NO_USERS = (_TORCH, _OURS, "<frozen", "<__array_function__", "<eval_with_key>")  # the last is code of torch.fx
 
 
 class Line(NamedTuple):
@@ -178,7 +179,17 @@ def calls_torch(file: str) -> bool:
 
 
 def is_installed(file: str) -> bool:
-    return file.startswith(_INSTALLED) or any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
+    is_within = file.startswith(_INSTALLED) or any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
+    return is_within or _is_written_by_library(file)
+
+
+@functools.cache
+def _is_written_by_library(file: str) -> bool:
+    """A module in a package of a library that the library itself has written, to a temporary folder, say."""
+    names = [name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == file]
+    packages = {name.partition(".")[0] for name in names if "." in name}
+    files = (getattr(sys.modules.get(each), "__file__", None) or file for each in packages)
+    return any(each != file and is_installed(each) for each in files)
 
 
 def is_program(file: str) -> bool:
