@@ -432,7 +432,7 @@ class Disguise(TorchFunctionMode):
         tensor = call.args[0] if call.args else call.kwargs.get("tensor")
         if isinstance(tensor, StandIn):
             return tensor.device, tensor.dtype, False, None
-        return call.done()
+        return call.func(*call.args, **call.kwargs)  # it makes nothing: the device is an answer
 
     def dlpack(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
