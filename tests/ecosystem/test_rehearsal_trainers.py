@@ -152,12 +152,56 @@ def step(trainer, net, loader):
     trainer.fit(net, loader)
 """
 )
+RUNNER = """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Runner:
+    def __init__(self):
+        self.accelerator = Accelerator()
+        model, loader = nn.Linear(4, 1), DataLoader(torch.randn(6, 4), batch_size=3)
+        self.model, self.loader = self.accelerator.prepare(model, loader)
+        own = self.accelerator.unwrap_model(self.model)
+        self.average = {name: each.clone() for name, each in own.state_dict().items()}
+        self.scale = torch.ones(1, PLACE)
+
+    def train(self):
+        for x in self.loader:
+            self.accelerator.backward((self.model(x) * self.scale).sum())
+            for name, each in self.model.state_dict().items():
+                self.average[name].lerp_(each, 0.1)
+
+runner = Runner()
+
+def step():
+    runner.train()
+"""
+METRICS = """
+import torch
+from torchmetrics import MeanMetric
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+metrics = {"train": MeanMetric().to(device), "test": MeanMetric().to(PLACE)}
+
+def step():
+    for each in metrics.values():
+        each.update(torch.ones(3, device=device))
+"""
 # With the device that is right at PLACE, and the kind of what is found without.
 PROGRAMS = {
     "a trainer of lightning's": ("lightning", LIGHTNING, "device=self.device", "factory"),
     "a trainer of lightning's that is given": ("lightning", LIGHTNING_GIVEN, "device=self.device", "factory"),
     "an object that holds a fabric": ("lightning", FABRIC, "device=self.fabric.device", "loss"),
     "a loader that a fabric has prepared": ("lightning", FABRICS_LOADER, "device=fabric.device", "factory"),
+    "one of two metrics in a dict": ("torchmetrics", METRICS, "device=device", "loss"),
+    "an object that holds what accelerate has prepared": (
+        "accelerate",
+        RUNNER,
+        "device=self.accelerator.device",
+        "loss",
+    ),
     "an object of one's own in a list of a library's": ("transformers", IN_A_LIST, "device=device", "loss"),
 }
 
@@ -202,7 +246,7 @@ def test_what_is_made_outside_of_the_step_has_chosen_the_device(tmp_path, name):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_it_leaves_behind_is_found(tmp_path, name):
     library, text, _, kind = PROGRAMS[name]
-    found = rehearsed(tmp_path, library, text.replace(", PLACE", ""))
+    found = rehearsed(tmp_path, library, text.replace(", PLACE", "").replace(".to(PLACE)", ""))
     assert [each.kind for each in found.failing] == [kind], str(found)
 
 

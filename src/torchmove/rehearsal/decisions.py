@@ -45,6 +45,7 @@ from torchmove.rehearsal.sources import (
 from torchmove.rehearsal.surroundings import Surroundings, function_of, is_of_library
 
 _CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
+_DISTRIBUTIONS = (torch.distributions.Distribution, torch.distributions.Transform)  # of the tensors they are given
 
 
 class Decided:
@@ -244,7 +245,8 @@ class Decided:
             elements, own = self._sent_elements(name.rpartition(".")[2], value), name.rpartition(".")[2]
             if elements or (not isinstance(value, _CONTAINERS) and self._was_sent(own, value)):
                 self._add(elements or value, there)
-                self.sent_names.add(name)
+                if not isinstance(value, _CONTAINERS) or len(elements) == len(value):
+                    self.sent_names.add(name)
         for name in outside:
             self._add_of_library(name, self.around.held[name], there, partial(self._made_by_library, name))
         for name, value in self._variables():
@@ -488,6 +490,8 @@ class Decided:
             there.add(id(value))
         elif isinstance(value, torch.Generator):
             self.generators.append(value)
+        elif isinstance(value, _DISTRIBUTIONS):
+            there |= {*map(id, held([value], torch.Tensor))}
         elif isinstance(value, (dict, list, tuple)):
             for each in value.values() if isinstance(value, dict) else value:
                 self._add(each, there)
@@ -775,7 +779,8 @@ def _end(node: ast.expr) -> tuple[int, int]:
 
 
 def _is_movable(value: Any) -> bool:
-    return isinstance(value, (torch.nn.Module, torch.Tensor, torch.Generator, dict, list, tuple)) or moves_itself(value)
+    kinds = (torch.nn.Module, torch.Tensor, torch.Generator, dict, list, tuple, *_DISTRIBUTIONS)
+    return isinstance(value, kinds) or moves_itself(value)
 
 
 def _owners(holder: Any) -> set[str]:

@@ -15,6 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import torch
+
 from torchmove.rehearsal.provenance import Line, is_program
 from torchmove.rehearsal.sources import (
     COMPREHENSIONS,
@@ -245,7 +247,7 @@ class Placements:
             return found
         if where.default is not None and self._makes(node, name, where.source):
             return self._decided(where.default, where, deep)
-        return self._of_any(self._followed(node, name, where.source), where, deep)
+        return self._of_any(self._followed(node, name, where), where, deep)
 
     def _sent_in_place(self, name: str, where: _Where, deep: int) -> Line | None:
         """By a function of the file that returns nothing: `def send(model, device): model.to(device)`."""
@@ -301,18 +303,18 @@ class Placements:
         """Does it make tensors where the default device is?"""
         return name in _FACTORIES or name in source.classes or (name[:1].isupper() and _is_torchs(source, node.func))
 
-    def _followed(self, node: ast.Call, name: str, source: Source) -> list[ast.expr]:
+    def _followed(self, node: ast.Call, name: str, where: _Where) -> list[ast.expr]:
         """What else tells where the result is: the object whose method is called, or the arguments."""
+        source = where.source
         given = [*node.args, *(each.value for each in node.keywords)]
         is_method = isinstance(node.func, ast.Attribute) and not _is_of_a_module(source, node.func)
         if is_method and isinstance(node.func, ast.Attribute):
             its = node.func.value
-            of_library = isinstance(its, ast.Name) and self.reasons.made_by_library(source, its.id)
-            return [*given, its] if of_library else [its]
+            return [*given, its] if self._of_preparer(its, where) else [its]
         if name in _FACTORIES or name in source.classes or name in source.functions:
             return []
         if name[:1].isupper() and _is_torchs(source, node.func) and name not in _WRAPPERS:
-            return given if name.endswith("Loss") else []
+            return given if name.endswith("Loss") or hasattr(torch.distributions, name) else []
         return given
 
     def _returned(self, node: ast.Call, name: str, where: _Where, deep: int) -> Line | None:

@@ -422,9 +422,13 @@ class _Rehearsing:
                 self.assumed.append(f"of {of_whom}, what its code sends is on {self.home}")
             elif name == "step":
                 self.assumed.append(f"{of_whom} is treated as state")
-        for slot in inventory.slots if self.own else ():
+        places_by_code = {*self.own}
+        for name, own in self.outside.items():
+            if not isinstance(own, (nn.Module, Optimizer)) and name.isidentifier() and decided.sends_its_own(own):
+                self.own[name] = type(own).__name__
+        for slot in inventory.slots if places_by_code else ():
             of = slot.owner.parameter if slot.owner is not None else None
-            if next(slot.path.steps()).what in self.own and not {id(slot.tensor), of} & sent:
+            if next(slot.path.steps()).what in places_by_code and not {id(slot.tensor), of} & sent:
                 places[id(slot.tensor)] = CPU
 
     def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:

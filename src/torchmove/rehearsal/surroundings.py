@@ -26,6 +26,7 @@ from torchmove.rehearsal.provenance import is_installed, is_program, is_users
 
 _HOLDERS = (
     *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, Tensor, torch.Generator, random.Random),
+    *(torch.distributions.Distribution, torch.distributions.Transform),
     *(dict, list, set, tuple, deque, functools._lru_cache_wrapper, types.SimpleNamespace, argparse.Namespace),
 )
 
@@ -51,7 +52,7 @@ class Surroundings:
         self._own: set[str] = set()  # modules of the user's by their names; one that was executed is known only so
         self._todo: list[Any] = [function_of(step)]
         for each in objects:
-            self._meet_classes_in(each)
+            self._meet_inside(each)
             self._meet_sources(each)
             for module in each.modules() if isinstance(each, nn.Module) else ():
                 self._meet_class(type(module))
@@ -117,7 +118,7 @@ class Surroundings:
             is_own = self._is_own(type(value).__module__) or _is_users_class(type(value))
             if isinstance(value, _HOLDERS) or is_own or is_array(value) or is_of_library(value):
                 self._hold(name, value)
-                self._meet_classes_in(value)
+                self._meet_inside(value)
 
     def _meet_sources(self, value: Any) -> None:
         """A loader runs the code of its dataset and its sampler, and functions that these were given."""
@@ -130,10 +131,14 @@ class Surroundings:
                 for one in each if type(each) in (list, tuple) and len(each) < _MANY else [each]:
                     self._meet_sources(one)
 
-    def _meet_classes_in(self, value: Any) -> None:
-        """Its own, and those of the objects that it holds: of a library's list of processors, say."""
-        for kind in dict.fromkeys(map(type, held([value], object))):
+    def _meet_inside(self, value: Any) -> None:
+        """Its class, and those of the objects that it holds, in a library's list, say; and its loaders."""
+        inside = held([value], object)
+        for kind in dict.fromkeys(map(type, inside)):
             self._meet_class(kind)
+        for each in inside:
+            if isinstance(each, (DataLoader, Dataset, Sampler)):
+                self._meet_sources(each)
 
     def _meet_class(self, kind: type) -> None:
         for base in kind.__mro__:
