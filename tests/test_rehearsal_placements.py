@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 
 import pytest
 from test_corpus import no_accelerator
@@ -135,6 +136,25 @@ SENT = {
         "t = Holder(nn.Linear(4, 4).to(device))",
         "t.inner(x0)",
     ),
+    "a module's to of its own": (
+        "class Policy(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.inner, self.scale = nn.Linear(4, 4), torch.ones(4)\n"
+        "    def to(self, where):\n        self.scale = self.scale.to(where)\n        return super().to(where)\n"
+        "t = Policy().to(device)",
+        "t.inner(x0) * t.scale",
+    ),
+    "parameters of its own": (
+        "class Learner(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.weights = nn.ParameterList([torch.ones(4)])\n"
+        "    def parameters(self):\n        return self.weights\n"
+        "t = Learner().to(device)",
+        "t.weights[0]",
+    ),
+    "a function that calls itself": (
+        "def made(x, n):\n    if n:\n        return made(x, n - 1)\n    return torch.ones(4).to(x.device)\n"
+        "t = made(x0, 2)",
+        "t",
+    ),
 }
 FORGOTTEN = {
     "the weights of another": ("t = nn.Linear(4, 4)\nt.load_state_dict(net.state_dict())", "t(x0)"),
@@ -210,6 +230,19 @@ FORGOTTEN = {
         "        self.policy, self.head = policy, nn.Linear(policy.out_features, 4)\nt = Agent()",
         "t.head(x0)",
     ),
+    "a to that keeps nothing": (
+        "class Batch:\n    def __init__(self):\n        self.a, self.b = torch.ones(4), torch.ones(4)\n"
+        "    def to(self, where):\n        self.a = self.a.to(where)\n        self.b.to(where)\n"
+        "t = Batch()\nt.to(device)",
+        "t.b",
+    ),
+    "what a module's to of its own forgets": (
+        "class Policy(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.scale, self.bias = torch.ones(4), torch.ones(4)\n"
+        "    def to(self, where):\n        self.scale = self.scale.to(where)\n        return super().to(where)\n"
+        "t = Policy().to(device)",
+        "t.bias",
+    ),
 }
 
 
@@ -243,6 +276,17 @@ def test_what_was_sent_is_there(load, how):
     text, made = SENT[how]
     found = tm.rehearse(load(HEAD + text + STEP.format(made=made)).step)
     assert found.ok, str(found)
+
+
+def test_functions_that_call_each_other_are_read_in_no_time(load):
+    names = [f"each_{index}" for index in range(6)]
+    called = " + ".join(f"{name}(x)" for name in names)
+    bodies = f"    if n > 1:\n        return {called}\n    return x\n"
+    functions = "".join(f"def {name}(x, n=0):\n{bodies}" for name in names)
+    steps = load(HEAD + functions + "t = each_0(x0)\n" + STEP.format(made="t"))
+    began = time.perf_counter()
+    assert tm.rehearse(steps.step)
+    assert time.perf_counter() - began < 10
 
 
 @pytest.mark.parametrize("how", FORGOTTEN)

@@ -26,10 +26,11 @@ from torchmove._repointing import repoint_all
 from torchmove._undo import Undo
 from torchmove.rehearsal.again import Again, assigned_to, is_candidate, is_for_the_cpu, on_device
 from torchmove.rehearsal.given import held
-from torchmove.rehearsal.origins import moves_itself
+from torchmove.rehearsal.origins import moves_itself, readable
 from torchmove.rehearsal.placements import Placements, _Where, sent_itself
 from torchmove.rehearsal.plain import ReadAsCpu
 from torchmove.rehearsal.provenance import Line, users_frames
+from torchmove.rehearsal.registered import modules_in, parameters_in, tensors_in
 from torchmove.rehearsal.sources import (
     ITSELF,
     Assigned,
@@ -86,7 +87,7 @@ class Decided:
             do()
         repoint_all(self._repoints, undo)
 
-    def values_in(self, inventory: Inventory) -> None:
+    def values_in(self, inventory: Inventory, roots: Mapping[str, Any]) -> None:
         """The devices that objects remember, and the switches of namespaces."""
         for value in inventory.device_values:
             if value.device.type == self.home.type or value.how not in (_paths.ATTRIBUTE, _paths.ITEM):
@@ -98,11 +99,11 @@ class Decided:
                 line = self._of_list(value.holder)
             if line is not None:
                 self._repoints.append(Repoint(value, self._new(value.value)))
-                self._lines[line].append(str(value.path))
+                self._lines[line].append(readable(value.path, roots))
         seen = {(id(value.holder), value.what) for value in inventory.device_values}
         for holder, path in inventory.holders.values():
             if type(holder) in self.around.classes:
-                self._attributes(holder, str(path), seen)
+                self._attributes(holder, readable(path, roots), seen)
 
     def _of_attribute(self, name: str, holder: Any, owners: tuple[str, ...]) -> Line | None:
         """The line that decided an attribute or an element; None too if it is the CPU also where there is a device."""
@@ -429,7 +430,7 @@ class Decided:
     def _holds(self, name: str, parameters: list[torch.Tensor]) -> bool:
         """Is it a module, as a variable, with the first of these parameters?"""
         value = next((each for one, each in self._variables() if one == name), None)
-        return isinstance(value, torch.nn.Module) and any(each is parameters[0] for each in value.parameters())
+        return isinstance(value, torch.nn.Module) and any(each is parameters[0] for each in parameters_in(value))
 
     def _add_dataset(self, each: Any, there: set[int]) -> None:
         """What a loader reads from, and the generators that it draws with."""
@@ -480,12 +481,14 @@ class Decided:
     def _add(self, value: Any, there: set[int]) -> None:
         """Of a module what Module.to moves, of a container all that is in it, of another object what its `to` moves."""
         if isinstance(value, torch.nn.Module):
-            registered = [*value.parameters(), *value.buffers()]
+            registered = [*tensors_in(value)]
             gradients = [each.grad for each in registered if each.is_leaf and each.grad is not None]
             there |= {*map(id, registered), *map(id, gradients)}
-            for each in value.modules():
+            for each in modules_in(value):
                 self.sent_modules[id(each)] = each
                 there |= _by_own_apply(each, self.home)
+            if type(value) in self.around.classes:
+                self._add_moved_by_own(value, there)
         elif isinstance(value, torch.Tensor):
             there.add(id(value))
         elif isinstance(value, torch.Generator):
@@ -496,13 +499,22 @@ class Decided:
             for each in value.values() if isinstance(value, dict) else value:
                 self._add(each, there)
         elif type(value) in self.around.classes:
-            moved = {name for source in self._sources() for owner in _owners(value) for name in source.moved_by(owner)}
-            for name, each in getattr(value, "__dict__", {}).items() if moved else ():
-                if name in moved or ITSELF in moved:
-                    self._add(each, there)
+            self._add_moved_by_own(value, there)
         elif moves_itself(value):
             there |= {*map(id, held([value], torch.Tensor))}
             for each in held([value], torch.nn.Module):
+                self._add(each, there)
+
+    def _add_moved_by_own(self, value: Any, there: set[int]) -> None:
+        """What the method `to` of the user's class moves. What `super().to` moves of a module is there already."""
+        inherits = not isinstance(value, torch.nn.Module)
+        read = [(source, owner) for source in self._sources() for owner in _owners(value)]
+        moved, kept = (
+            {name for source, owner in read for name in source.moved_by(owner, keeps=keeps, inherits=inherits)}
+            for keeps in (False, True)
+        )
+        for name, each in getattr(value, "__dict__", {}).items() if moved else ():
+            if not {name, ITSELF}.isdisjoint(kept if isinstance(each, torch.Tensor) else moved):
                 self._add(each, there)
 
     def _was_sent(self, name: str, value: Any, scope: str = "") -> bool:
@@ -788,9 +800,9 @@ def _owners(holder: Any) -> set[str]:
 
 
 def _registered_in(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    yield from module.named_children()
-    yield from module.named_parameters(recurse=False)
-    yield from module.named_buffers(recurse=False)
+    yield from torch.nn.Module.named_children(module)
+    yield from torch.nn.Module.named_parameters(module, recurse=False)
+    yield from torch.nn.Module.named_buffers(module, recurse=False)
 
 
 def contents_of(function: types.FunctionType) -> Iterator[Any]:

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from torchmove._undo import Undo
 from torchmove.rehearsal.origins import loaded_on_cpu
+from torchmove.rehearsal.registered import tensors_in
 from torchmove.rehearsal.scene import dress
 from torchmove.rehearsal.stage import CannotGoOn, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, StandIn, place_of
@@ -141,7 +142,7 @@ class _Files:
 
     def _placed(self, each: Any, places: dict[int, torch.device]) -> Any:
         if isinstance(each, nn.Module):
-            for inside in (*each.parameters(), *each.buffers()):
+            for inside in [*tensors_in(each)]:
                 if not isinstance(inside, StandIn):
                     dress(inside, self._stand_in(inside, places), self.undo)
         return self._stand_in(each, places) if isinstance(each, Tensor) and not isinstance(each, StandIn) else each

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchmove._records import Child
 from torchmove._stored import ATOMS
 from torchmove.readers import reader_for
+from torchmove.rehearsal.registered import parameters_in
 
 _CONTAINERS = (Mapping, list, tuple, set, frozenset, deque)
 _STATES = (nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, nn.Parameter)
@@ -74,14 +75,14 @@ def _has_tensors(given: Any) -> bool:
 def _parameter_names(given: Any) -> Iterator[str]:
     for each in trained_in(given):
         if isinstance(each, nn.Module):
-            yield from (name for name, _ in each.named_parameters())
+            yield from (name for name, _ in nn.Module.named_parameters(each))
 
 
 def _parameter_shapes(given: Any) -> Iterator[tuple[tuple[int, ...], ...]]:
     """Of each module with several parameters: of all of them, in order."""
     for each in trained_in(given):
-        if isinstance(each, nn.Module) and not any(map(is_lazy, each.parameters())):
-            shapes = tuple(tuple(parameter.shape) for parameter in each.parameters())
+        if isinstance(each, nn.Module) and not any(map(is_lazy, parameters_in(each))):
+            shapes = tuple(tuple(parameter.shape) for parameter in parameters_in(each))
             yield from [shapes] if len(shapes) > 1 else []
 
 

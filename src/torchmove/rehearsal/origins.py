@@ -34,6 +34,7 @@ from torchmove.rehearsal.provenance import (
     users_frames,
     users_line,
 )
+from torchmove.rehearsal.registered import parameters_in, tensors_in
 
 _TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
 # A device by a variable or an attribute, and not by its name.
@@ -125,11 +126,16 @@ def moves_itself(value: Any) -> bool:
 
 def _moved_itself(root: str, name: str, value: Any, device: torch.device) -> str:
     """What sends an object that has a `to` of its own; or the tensor that this has forgotten."""
+    return _kept_in_its_to(name, value, device) or f"{root} = {root}.to({name_of(device)})"
+
+
+def _kept_in_its_to(name: str, value: Any, device: torch.device) -> str:
+    """What the `to` of an object lacks that has sent others of its tensors; "": it has sent none."""
     inside = [each for each in getattr(value, "__dict__", {}).values() if isinstance(each, Tensor)]
-    if any(each.device == device for each in inside):
-        attribute = name.rpartition(".")[2]
-        return f"in {type(value).__name__}.to: self.{attribute} = self.{attribute}.to({name_of(device)})"
-    return f"{root} = {root}.to({name_of(device)})"
+    if not any(each.device == device for each in inside):
+        return ""
+    attribute = name.rpartition(".")[2]
+    return f"in {type(value).__name__}.to: self.{attribute} = self.{attribute}.to({name_of(device)})"
 
 
 class _Variable(NamedTuple):
@@ -279,7 +285,7 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
     if contained:
         what = f"{kind}.{contained} is on cpu: a module in a container that Module.to does not look into"
         return Provenance("container", what, "nn.ModuleList or nn.ModuleDict; or tm.move, which finds it")
-    devices = {each.device for each in module.parameters()}
+    devices = {each.device for each in parameters_in(module)}
     if devices == {home}:  # it was moved, and this stayed
         if not any(each is tensor for each in held([module], Tensor, closed=())):
             what = f"a copy of a tensor of {kind}, made on cpu before {kind} was moved"
@@ -300,13 +306,13 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
 def _contained_module(module: nn.Module, tensor: Any) -> str:
     """The attribute in whose list or dict a module is that has this tensor."""
     storage = _storage_of(tensor)
-    for path, each in module.named_modules() if storage is not None else ():
+    for path, each in nn.Module.named_modules(module) if storage is not None else ():
         for name, value in vars(each).items():
             if not name.startswith("_") and isinstance(value, (list, tuple, dict)):
                 members = value.items() if isinstance(value, dict) else enumerate(value)
                 inside = ((key, one) for key, one in members if isinstance(one, nn.Module))
                 for key, one in inside:
-                    if any(_storage_of(its) == storage for its in (*one.parameters(), *one.buffers())):
+                    if any(_storage_of(its) == storage for its in tensors_in(one)):
                         return ".".join(filter(None, (path, name))) + f"[{key!r}]"
     return ""
 
@@ -321,7 +327,7 @@ def _attribute_of(module: nn.Module, tensor: Any) -> tuple[str, str]:
     """The attribute that holds a tensor, and where in it: of a module or one inside of it."""
     if tensor is None:
         return "", ""
-    for path, each in module.named_modules():
+    for path, each in nn.Module.named_modules(module):
         for name, value in vars(each).items():
             end = None if name.startswith("_") and isinstance(value, dict) else _within(value, tensor)
             if end is not None:
@@ -611,6 +617,10 @@ class Belongings:
             remedy = f"in {self.own[steps[0].what]}: {attribute} = {attribute}.to({name_of(self.home)})"
             own = f"{attribute} of {self.own[steps[0].what]}" if steps[0].what == "step" else shown
             return Provenance("loss", f"{own} is on cpu: nothing in its class sends it", remedy)
+        if path.how is _paths.ATTRIBUTE and not isinstance(holder, nn.Module) and moves_itself(holder):
+            remedy = _kept_in_its_to(str(path), holder, self.home)
+            if remedy:
+                return Provenance("loss", f"{shown} is on cpu: {type(holder).__name__}.to leaves it there", remedy)
         if steps[0].what in self.outside:
             if any(step.how is _paths.REFERENT for step in steps):
                 name = steps[0].what
@@ -639,12 +649,14 @@ class Belongings:
         if _is_cached(steps):
             return "cache", "it was cached there"
         is_held = {"__defaults__", "__kwdefaults__", "keywords", "args"} & {*names}
-        if is_held or any(step.how is _paths.CELL for step in steps):
+        holder = self._holder(path)
+        is_attribute = isinstance(holder, nn.Module) and path.how is _paths.ATTRIBUTE
+        is_closed = is_held or any(step.how is _paths.CELL for step in steps)
+        if is_closed and not (is_attribute and id(holder) in self.sent_modules):
             return "closure", "a function holds it, and Module.to does not look there"
         if role in ("parameter", "buffer"):
             return "container", "its module is in a container that Module.to does not look into"
-        holder = self._holder(path)
-        if isinstance(holder, nn.Module) and path.how is _paths.ATTRIBUTE:
+        if is_attribute:
             return "attribute", "a plain attribute, not a buffer"
         return "container", "in a container that Module.to does not look into"
 

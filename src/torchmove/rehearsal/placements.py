@@ -73,6 +73,9 @@ class Placements:
         self._known: dict[tuple[Any, ...], Line | None] = {}  # of expressions, where they are read
         self._under_way: set[tuple[Any, ...]] = set()  # those that are being read
         self._is_cut = False  # an expression led to itself: what is decided elsewhere may still say more
+        self._led_to: set[tuple[Any, ...]] = set()  # the expressions under way that were met again meanwhile
+        # Of expressions that were cut, those that they led to: as long as these are under way, nothing else is found.
+        self._open: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
 
     def sent(
         self, source: Source, assigned: Iterable[Assigned], deep: int = 0, *, is_tensor: bool = False
@@ -145,16 +148,23 @@ class Placements:
         key = (node, where.source.file, *where[1:5], *where.loops.items(), where.is_tensor)
         if key in self._known:
             return self._known[key]
-        if key in self._under_way:
+        led_to = {key} if key in self._under_way else self._open.get(key)
+        if led_to is not None and led_to <= self._under_way:
             self._is_cut = True
+            self._led_to |= led_to
             return None
         self._under_way.add(key)
         was_cut, self._is_cut = self._is_cut, False
+        before, self._led_to = self._led_to, set()
         found = self._placed(node, where, deep)
         self._under_way.discard(key)
+        self._led_to.discard(key)
         if found is not None or not self._is_cut or not self._under_way:
             self._known[key] = found
+        else:
+            self._open[key] = self._led_to
         self._is_cut = bool(self._under_way) and (was_cut or (self._is_cut and found is None))
+        self._led_to = before | self._led_to
         return found
 
     def _placed(self, node: ast.AST, where: _Where, deep: int) -> Line | None:
@@ -194,15 +204,14 @@ class Placements:
             scope = scope_around(scope)
 
     def _of_parameter(self, source: Source, scope: str, name: str, deep: int, is_tensor: bool) -> Line | None:
-        """By what every call in the user's files gives for it."""
-        found = [
-            self.placed(
-                given,
-                _Where(caller, at, "", (), _position(given), caller.within.get(given, {}), is_tensor=is_tensor),
-                deep,
-            )
-            for caller, given, at in self.reasons.arguments(source, scope, name)
-        ]
+        """By what every call in the user's files gives for it. A function that calls itself gives what it was given."""
+        found: list[Line | None] = []
+        for caller, given, at in self.reasons.arguments(source, scope, name):
+            loops = caller.within.get(given, {})
+            was_cut, self._is_cut = self._is_cut, False
+            line = self.placed(given, _Where(caller, at, "", (), _position(given), loops, is_tensor=is_tensor), deep)
+            found += [] if line is None and self._is_cut else [line]
+            self._is_cut = self._is_cut or was_cut
         return found[0] if found and all(found) else None
 
     def _of_import(self, source: Source, name: str, deep: int, is_tensor: bool) -> Line | None:

@@ -373,7 +373,7 @@ class _Rehearsing:
 
     def decide_devices(self, inventory: Inventory, places: dict[int, torch.device], undo: Undo) -> None:
         decided = decisions.Decided(self.around, self.home, self.caller)
-        decided.values_in(inventory)
+        decided.values_in(inventory, self.named)
         named = [*self.parameters.items()]
         self.arguments = (
             *(

@@ -193,14 +193,18 @@ class Source:
         parameters = [] if function is None or "." not in scope else parameters_of(function)
         return name == "self" or (parameters[:1] == [name] and not scope.split(".")[-2].startswith("<"))
 
-    def moved_by(self, owner: str) -> set[str]:
-        """The attributes that the method `to` of a class moves; ITSELF among them: it goes over all of them."""
+    def moved_by(self, owner: str, *, keeps: bool = False, inherits: bool = False) -> set[str]:
+        """The attributes that the method `to` of a class moves; ITSELF among them: it goes over all of them.
+
+        `keeps`: of tensors, whose `to` by itself changes nothing. `inherits`: `super().to` moves what else there is.
+        """
         method = self.functions.get(f"{owner}.to")
+        dropped = {id(one) for each in _thrown_away_in(method) for one in ast.walk(each)} if keeps else set()
         names: set[str] = set()
         for node in ast.walk(method) if method is not None else ():
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-                names.add(ITSELF if node.attr == "__dict__" else node.attr)
-            elif isinstance(node, ast.Name) and node.id in ("vars", "setattr", "super"):
+                names |= {ITSELF if node.attr == "__dict__" else node.attr} if id(node) not in dropped else set()
+            elif isinstance(node, ast.Name) and node.id in ("vars", "setattr", *(["super"] if inherits else [])):
                 names.add(ITSELF)
         return names
 
@@ -649,6 +653,13 @@ def _imported(source: Source, node: ast.expr) -> object:
     module, name = source.imports.get(node.id, (source.modules.get(node.id, ""), ""))
     found = sys.modules.get(module)
     return getattr(found, name, None) if name else found
+
+
+def _thrown_away_in(method: ast.AST | None) -> Iterator[ast.expr]:
+    """The statements that send something and keep nothing of it: `self.rewards.to(device)`."""
+    for each in ast.walk(method) if method is not None else ():
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and called(each.value) in ("to", "cuda"):
+            yield each.value
 
 
 def is_librarys(source: Source, name: str) -> bool:

@@ -23,6 +23,7 @@ from torchmove._stored import ATOMS
 from torchmove.rehearsal.given import held
 from torchmove.rehearsal.memento import is_array
 from torchmove.rehearsal.provenance import is_installed, is_program, is_users
+from torchmove.rehearsal.registered import modules_in, parameters_in
 
 _HOLDERS = (
     *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, Tensor, torch.Generator, random.Random),
@@ -54,7 +55,7 @@ class Surroundings:
         for each in objects:
             self._meet_inside(each)
             self._meet_sources(each)
-            for module in each.modules() if isinstance(each, nn.Module) else ():
+            for module in modules_in(each) if isinstance(each, nn.Module) else ():
                 self._meet_class(type(module))
                 self._todo.append(getattr(type(module), "forward", None))
                 self._todo += _hooks_of(module)
@@ -184,7 +185,7 @@ def is_of_library(value: Any) -> bool:
 def _hooks_of(module: nn.Module) -> list[Any]:
     """The functions that run with a module, and with its parameters in a backward pass."""
     dicts = [value for name, value in vars(module).items() if name.endswith("_hooks")]
-    for each in module.parameters(recurse=False):
+    for each in parameters_in(module, recurse=False):
         dicts += [each._backward_hooks, each._post_accumulate_grad_hooks]
     return [function_of(hook) for hooks in dicts if isinstance(hooks, dict) for hook in hooks.values()]
 
