@@ -16,6 +16,7 @@ import torchmove as tm
 BEFORE = """
 import collections
 import functools
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.swa_utils import update_bn
@@ -84,6 +85,22 @@ FOUND = {
         'x = batch.to("cuda")\n    (net(x) / 2).detach().numpy()',
         lambda: X,
         ["(net(x) / 2).detach().cpu().numpy()"],
+    ),
+    "what was computed from it": ("batch = batch * 2\n    net(batch)", lambda: X, ['batch = batch.to("cuda")']),
+    "what was computed from what a loader delivers": (
+        "for rows, in torch.utils.data.DataLoader(batch, 3):\n        rows = rows.view(-1, 4)\n        net(rows)",
+        lambda: torch.utils.data.TensorDataset(X),
+        ['rows = rows.to("cuda")'],
+    ),
+    "a call of several lines": (
+        "x = batch.to(\"cuda\")\n    noise = torch.full((3, 4), 2.0,\n        dtype=x.dtype)\n    net(x + noise)",
+        lambda: X,
+        ['torch.full((3, 4), 2.0, dtype=x.dtype, device="cuda")'],
+    ),
+    "an array on a line of its own": (
+        "x = torch.from_numpy(\n        np.ones((3, 4), np.float32))\n    net(batch.to(\"cuda\") + x)",
+        lambda: X,
+        ['torch.from_numpy(np.ones((3, 4), np.float32)).to("cuda")'],
     ),
     "an average of statistics": (
         'update_bn(batch, nn.BatchNorm1d(4).to("cuda"))\n    net(torch.ones(3, 4, device="cuda"))',

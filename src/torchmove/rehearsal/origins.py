@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import gc
 import inspect
+import linecache
 import re
 import types
 import weakref
@@ -35,6 +36,7 @@ from torchmove.rehearsal.provenance import (
     users_line,
 )
 from torchmove.rehearsal.registered import parameters_in, tensors_in
+from torchmove.rehearsal.standin import CPU, StandIn
 
 _TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
 # A device by a variable or an attribute, and not by its name.
@@ -106,7 +108,7 @@ def _input(
     def describe(origin: Origin) -> Provenance:
         root, path = known()
         found = _users_variable(origin.tensor() if origin.tensor else None)
-        name = found.name if found else path
+        name = found.name if found else path or _computed_from(origin)
         if value is not None and moves_itself(value):
             return Provenance("input", f"{name} is on cpu", _moved_itself(root, name, value, device))
         updated = re.match(r"(?:\w+\.)*update_bn\(.*(?=\)$)", users_line().text)
@@ -172,6 +174,16 @@ def _variable_in(frames: list[FrameType], tensor: Any) -> _Variable | None:
             if key is not _NO_KEY:
                 found = found or _Variable(f"{name}{_shown(value, key)}", value, name, key)
     return found
+
+
+def _computed_from(origin: Origin) -> str:
+    """The first variable with what was computed from a tensor that is in none any more; "": there is none."""
+    for frame in users_frames():
+        for name, value in _variables(frame).items():
+            its = value._origin if isinstance(value, StandIn) and value._place is CPU else None
+            if name.isidentifier() and its is not None and its.root is origin.root:
+                return name
+    return ""
 
 
 def _sent(found: _Variable | None, name: str, device: torch.device) -> str:
@@ -249,15 +261,15 @@ def _made(name: str, line: Line, home: torch.device) -> Provenance:
     converter = None if _call_in(line.text, {name}) else _call_in(line.text, _CONVERTERS)
     if converter is not None:  # torch.FloatTensor(2, 3) comes by as torch.empty
         return _converted(line, home)
-    call = _call_in(line.text, {name})
+    call, written = _call_at(line, {name})
     if call is not None and any(each.arg == "generator" for each in call.keywords):
         # With device= the generator would be on the wrong one.
         what = f"made on cpu by torch.{name} with a generator on cpu"
-        return Provenance("factory", what, f"{ast.get_source_segment(line.text, call)}.to({name_of(home)})", line)
+        return Provenance("factory", what, f"{written}.to({name_of(home)})", line)
     if call is None and line.text and not _may_go_on(line.text):
         return _made_inside(f"torch.{name}", line, home)
     what = f"made on cpu by torch.{name} without device="
-    return Provenance("factory", what, _with_device(line.text, name, home), line)
+    return Provenance("factory", what, _with_device(call, written, name, home), line)
 
 
 def _made_inside(by: str, line: Line, home: torch.device, inner: Line | None = None) -> Provenance:
@@ -359,25 +371,36 @@ def converted(stage: Any) -> Origin:
 
 def _converted(line: Line, home: torch.device, own: Line | None = None) -> Provenance:
     """`own`: the user's line, where a library has made it."""
-    found = _call_in(line.text, _CONVERTERS)
-    call = None if found is None else ast.get_source_segment(line.text, found)
+    found, call = _call_at(line, _CONVERTERS)
     name = ast.unparse(found.func) if found is not None else "torch from values"
     if own is not None:
         return _made_inside(name, own, home, line)
     return Provenance("factory", f"made on cpu by {name}", f"{call or 'x'}.to({name_of(home)})", line)
 
 
-def _with_device(text: str, name: str, home: torch.device) -> str:
+def _with_device(found: ast.Call | None, call: str, name: str, home: torch.device) -> str:
     """The call as it is written, with the device."""
-    found = _call_in(text, {name})
     if found is None:
         return f"torch.{name}(..., device={name_of(home)})"
-    call = ast.get_source_segment(text, found) or ""
     given = next((each.value for each in found.keywords if each.arg == "device"), None)
     if given is not None:  # a variable that says nothing
         return call.replace(f"device={ast.unparse(given)}", f"device={name_of(home)}")
     inside = call[:-1].rstrip().rstrip(",")
     return f"{inside}{'' if inside.endswith('(') else ', '}device={name_of(home)})"
+
+
+def _call_at(line: Line, names: Container[str]) -> tuple[ast.Call | None, str]:
+    """The call of a function of one of these names, and how it is written: also one that goes on over several lines."""
+    found = _call_in(line.text, names)
+    if found is not None:
+        return found, ast.get_source_segment(line.text, found) or ""
+    try:
+        tree = ast.parse("".join(linecache.getlines(line.file)))
+    except (SyntaxError, ValueError):
+        return None, ""
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and _called(each) in names]
+    here = [each for each in calls if each.lineno == line.number and not _is_numpys(each)]
+    return (here[0], ast.unparse(here[0])) if here else (None, "")
 
 
 def _call_in(text: str, names: Container[str]) -> ast.Call | None:
