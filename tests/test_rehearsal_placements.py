@@ -155,6 +155,15 @@ SENT = {
         "t = made(x0, 2)",
         "t",
     ),
+    "the attribute of a module in another": (
+        "class Coupling(nn.Module):\n    def __init__(self, mask):\n        super().__init__()\n"
+        "        self.scale, self.mask = nn.Linear(4, 4), mask\n"
+        "    def forward(self, x):\n        return self.scale(x * self.mask)\n"
+        "mask = (torch.arange(4) % 2).to(device)\nlayers = []\n"
+        "for _ in range(2):\n    layers += [Coupling(mask)]\n    mask = 1 - mask\n"
+        "t = nn.Sequential(*layers).to(device)",
+        "t(x0)",
+    ),
 }
 FORGOTTEN = {
     "the weights of another": ("t = nn.Linear(4, 4)\nt.load_state_dict(net.state_dict())", "t(x0)"),
@@ -287,6 +296,17 @@ def test_functions_that_call_each_other_are_read_in_no_time(load):
     began = time.perf_counter()
     assert tm.rehearse(steps.step)
     assert time.perf_counter() - began < 10
+
+
+def test_what_another_file_gives_to_a_class_by_the_name_of_its_module_counts(load):
+    layers = load(
+        "from torch import nn\n\n\nclass Coupling(nn.Module):\n    def __init__(self, mask):\n"
+        "        super().__init__()\n        self.scale, self.mask = nn.Linear(4, 4), mask\n\n"
+        "    def forward(self, x):\n        return self.scale(x * self.mask)\n"
+    )
+    text = f"import {layers.__name__} as layers\nt = layers.Coupling({{}}).to(device)\n" + STEP.format(made="t(x0)")
+    assert tm.rehearse(load(HEAD + text.format("torch.ones(4).to(device)")).step)
+    assert [each.kind for each in tm.rehearse(load(HEAD + text.format("torch.ones(4)")).step).failing] == ["attribute"]
 
 
 @pytest.mark.parametrize("how", FORGOTTEN)

@@ -108,7 +108,9 @@ def _input(
     def describe(origin: Origin) -> Provenance:
         root, path = known()
         found = _users_variable(origin.tensor() if origin.tensor else None)
-        name = found.name if found else path or _computed_from(origin)
+        if found is None and not path:
+            found = _users_variable(computed_from(origin))
+        name = found.name if found else path
         if value is not None and moves_itself(value):
             return Provenance("input", f"{name} is on cpu", _moved_itself(root, name, value, device))
         updated = re.match(r"(?:\w+\.)*update_bn\(.*(?=\)$)", users_line().text)
@@ -176,14 +178,14 @@ def _variable_in(frames: list[FrameType], tensor: Any) -> _Variable | None:
     return found
 
 
-def _computed_from(origin: Origin) -> str:
-    """The first variable with what was computed from a tensor that is in none any more; "": there is none."""
+def computed_from(origin: Origin) -> Tensor | None:
+    """What the first variable has that was computed from a tensor which is in none itself."""
     for frame in users_frames():
         for name, value in _variables(frame).items():
             its = value._origin if isinstance(value, StandIn) and value._place is CPU else None
             if name.isidentifier() and its is not None and its.root is origin.root:
-                return name
-    return ""
+                return value  # type: ignore[no-any-return]
+    return None
 
 
 def _sent(found: _Variable | None, name: str, device: torch.device) -> str:

@@ -41,7 +41,7 @@ from torchmove.rehearsal.memento import (
     remember_globals,
     remember_names,
 )
-from torchmove.rehearsal.origins import Belongings, name_of, thrown_away
+from torchmove.rehearsal.origins import Belongings, computed_from, name_of, thrown_away
 from torchmove.rehearsal.plain import plainly
 from torchmove.rehearsal.precision import mixed_precision
 from torchmove.rehearsal.provenance import Line, Origin, Provenance, is_installed, is_ours, own_line, users_line_of
@@ -621,7 +621,8 @@ class _Rehearsing:
         if origin is not None and (origin.reported or origin.root.reported):
             return  # what has to be mended is known: this is what comes of it
         if isinstance(stray, StandIn) and origin is not None and (origin.tensor is None or origin.tensor() is None):
-            origin.tensor = weakref.ref(stray)
+            computed = computed_from(origin)
+            origin.tensor = weakref.ref(stray if computed is None else computed)
         source = origin.tensor() if origin is not None and origin.tensor is not None else None
         sent = stray.thrown_away() or (source.thrown_away() if isinstance(source, StandIn) else None)
         if sent is not None:

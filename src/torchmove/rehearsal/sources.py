@@ -568,8 +568,9 @@ class Reasons:
         called_as = owner if own == "__init__" else own
         return [
             (caller, given, at)
-            for caller in [source, *(each for each in self._sources.values() if called_as in each.imports)]
+            for caller in [source, *(each for each in self._sources.values() if each is not source)]
             for call, at in caller.calls.get(called_as, ())
+            if caller is source or called_as in caller.imports or _is_of_file(caller, call.func, source.file)
             if (given := _argument(call, parameters_of(function)[is_method:], name)) is not None
         ]
 
@@ -660,6 +661,15 @@ def _thrown_away_in(method: ast.AST | None) -> Iterator[ast.expr]:
     for each in ast.walk(method) if method is not None else ():
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and called(each.value) in ("to", "cuda"):
             yield each.value
+
+
+def _is_of_file(source: Source, func: ast.expr, file: str) -> bool:
+    """`layers.Coupling`, where a file imports the other as `layers`."""
+    if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
+        return False
+    package, name = source.imports.get(func.value.id, ("", ""))
+    module = f"{package}.{name}" if package else source.modules.get(func.value.id, "")
+    return getattr(sys.modules.get(module), "__file__", None) == file
 
 
 def is_librarys(source: Source, name: str) -> bool:

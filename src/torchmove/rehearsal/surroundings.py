@@ -55,10 +55,7 @@ class Surroundings:
         for each in objects:
             self._meet_inside(each)
             self._meet_sources(each)
-            for module in modules_in(each) if isinstance(each, nn.Module) else ():
-                self._meet_class(type(module))
-                self._todo.append(getattr(type(module), "forward", None))
-                self._todo += _hooks_of(module)
+            self._meet_modules(each)
         while self._todo:
             self._read(self._todo.pop())
 
@@ -84,6 +81,7 @@ class Surroundings:
                 self._meet(name, value, names, {id(around)})
             elif self._is_own(type(value).__module__) or _is_users_class(type(value)):
                 self._meet_class(type(value))
+            self._meet_modules(value)
 
     def _look_around(self, space: dict[str, Any], module: str, names: set[str]) -> None:
         """In a module of an installed library."""
@@ -120,6 +118,14 @@ class Surroundings:
             if isinstance(value, _HOLDERS) or is_own or is_array(value) or is_of_library(value):
                 self._hold(name, value)
                 self._meet_inside(value)
+                self._meet_modules(value)
+
+    def _meet_modules(self, value: Any) -> None:
+        """A module runs the code of those in it."""
+        for module in modules_in(value) if isinstance(value, nn.Module) else ():
+            self._meet_class(type(module))
+            self._todo.append(getattr(type(module), "forward", None))
+            self._todo += _hooks_of(module)
 
     def _meet_sources(self, value: Any) -> None:
         """A loader runs the code of its dataset and its sampler, and functions that these were given."""
