@@ -96,7 +96,7 @@ FOUND = {
         "for rows, in torch.utils.data.DataLoader(batch, 3):\n        rows = rows.clone()\n"
         "        rows.to(\"cuda\")\n        net(rows * 2)",
         lambda: torch.utils.data.TensorDataset(X),
-        ['rows = rows.to("cuda")'],
+        ["rows = rows.to('cuda')"],
     ),
     "a call of several lines": (
         "x = batch.to(\"cuda\")\n    noise = torch.full((3, 4), 2.0,\n        dtype=x.dtype)\n    net(x + noise)",
@@ -157,6 +157,12 @@ def test_pasted_in_its_place_it_mends_it(name):
     body, batch, (remedy,) = FOUND[name]
     *before, _ = body.split("\n    ")
     assert tm.rehearse(step_of("\n    ".join([*before, remedy])), torch.nn.Linear(4, 4), batch())
+
+
+def test_a_copy_whose_sending_is_thrown_away_is_found_as_such():
+    body, batch, _ = FOUND["a copy whose sending is thrown away"]
+    (found,) = tm.rehearse(step_of(body), torch.nn.Linear(4, 4), batch()).failing
+    assert found.kind == "thrown-away"
 
 
 def test_a_tensor_that_a_library_refuses_is_found():

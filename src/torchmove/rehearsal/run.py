@@ -620,11 +620,12 @@ class _Rehearsing:
         origin = stray._origin
         if origin is not None and (origin.reported or origin.root.reported):
             return  # what has to be mended is known: this is what comes of it
+        computed = computed_from(origin) if isinstance(stray, StandIn) and origin is not None else None
         if isinstance(stray, StandIn) and origin is not None and (origin.tensor is None or origin.tensor() is None):
-            computed = computed_from(origin)
             origin.tensor = weakref.ref(stray if computed is None else computed)
         source = origin.tensor() if origin is not None and origin.tensor is not None else None
-        sent = stray.thrown_away() or (source.thrown_away() if isinstance(source, StandIn) else None)
+        sendings = (each.thrown_away() for each in (stray, source, computed) if isinstance(each, StandIn))
+        sent = next(filter(None, sendings), None)
         if sent is not None:
             cause = self.stage.root("thrown away", *sent)
             if cause.reported:
