@@ -96,7 +96,7 @@ FOUND = {
         "for rows, in torch.utils.data.DataLoader(batch, 3):\n        rows = rows.clone()\n"
         "        rows.to(\"cuda\")\n        net(rows * 2)",
         lambda: torch.utils.data.TensorDataset(X),
-        ["rows = rows.to('cuda')"],
+        ['rows = rows.to("cuda")'],
     ),
     "a call of several lines": (
         "x = batch.to(\"cuda\")\n    noise = torch.full((3, 4), 2.0,\n        dtype=x.dtype)\n    net(x + noise)",
