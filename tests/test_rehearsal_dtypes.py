@@ -46,9 +46,26 @@ def half_added_in_place(model, x):
     ones += x.to("cuda")
 
 
+def kernel_of_no_device(model, x):
+    functional.softplus(model(x.to("cuda")).long())
+
+
+def bits_of_floats(model, x):
+    model(x.to("cuda")) & x.to("cuda")[:, :2]
+
+
+def difference_of_masks(model, x):
+    1 - (model(x.to("cuda")) > 0)
+
+
+def half_into_a_transposed_convolution(model, x):
+    functional.conv_transpose1d(model(x.to("cuda"))[None].half(), torch.ones(3, 2, 1, device="cuda"))
+
+
 REFUSED = [
     *(half_into_float32, double_into_float32, int32_targets, bool_targets),
     *(float_indices, float_mask, wrong_shape, half_added_in_place),
+    *(kernel_of_no_device, bits_of_floats, difference_of_masks, half_into_a_transposed_convolution),
 ]
 
 
@@ -63,11 +80,11 @@ def test_what_a_kernel_refuses_is_an_error_of_the_step(step, data):
     assert first < finding.line <= first + 2
     assert str(found).startswith(f"Incomplete: stopped at test_rehearsal_dtypes.py:{finding.line}")
     # In torch's words: those of the same step where the data is on the CPU.
-    with pytest.raises(RuntimeError) as raised:
+    with pytest.raises(RuntimeError) as raised:  # or a NotImplementedError, which is one
         plain(step, model)
     said = str(raised.value).splitlines()[0]
     assert said.replace("mat1 and mat2", "") in finding.why.replace("mat1 and mat2", "") or data == "shapes"
-    assert finding.why.startswith("RuntimeError: ")
+    assert finding.why.startswith(f"{type(raised.value).__name__}: ")
 
 
 def plain(step, model):
@@ -118,3 +135,51 @@ def test_half_precision_that_the_cpu_has_no_kernel_for_is_not_refused():
 
     for data in ("shapes", "real"):
         assert tm.rehearse(go, nn.Linear(4, 2), X, data=data).ok
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize(
+    "go",
+    [
+        lambda model, x: LABELS.to("cuda") @ LABELS.to("cuda"),
+        lambda model, x: functional.linear(model(x.to("cuda")).long(), torch.ones(3, 2, device="cuda").long()),
+        lambda model, x: torch.einsum("ij,kj->ik", *[(x.to("cuda") > 0).int()] * 2),
+        lambda model, x: functional.max_pool1d(LABELS.to("cuda")[None], 2),
+        lambda model, x: functional.conv1d(LABELS.to("cuda")[None, None], torch.ones(1, 1, 2, device="cuda").long()),
+    ],
+)
+def test_a_kernel_that_the_device_lacks_is_a_finding_and_the_run_goes_on(go, data):
+    def step(model, x):
+        go(model, x)
+        model(x)
+
+    found = tm.rehearse(step, nn.Linear(4, 2), X, data=data)
+    assert [each.kind for each in found.failing] == ["dtype", "input"], str(found)
+    assert "CUDA has no kernel of" in found.failing[0].why
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+def test_what_a_gpu_has_a_kernel_for_and_the_cpu_has_none(data):
+    def step(model, x):
+        mask = model(x.to("cuda")) > 0
+        mask.abs(), mask[:2].trace(), torch.histc(mask.long())
+
+    found = tm.rehearse(step, nn.Linear(4, 2), X, data=data)
+    assert found.ok, str(found)
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize(
+    "go",
+    [
+        lambda model, x: functional.dropout(x.to("cuda"), p=model.weight),
+        lambda model, x: x.to(other=model.weight),
+        lambda model, x: x.to("cuda", False),
+        lambda model, x: model.to("cuda", copy=True),
+        lambda model, x: torch.zeros(model.weight),
+        lambda model, x: x.to("cuda").not_there,
+    ],
+)
+def test_arguments_that_torch_does_not_take_are_an_error_of_the_step(go, data):
+    found = tm.rehearse(go, nn.Linear(4, 2), X, data=data)
+    assert (found.ending, [each.kind for each in found.failing]) == ("error", ["error"]), str(found)

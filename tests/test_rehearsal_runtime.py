@@ -96,12 +96,24 @@ MOVES = {
     "type by class": lambda x: x.type(torch.cuda.FloatTensor),
     "to of another": lambda x: x.to(torch.zeros(1, device="cuda")),
     "to an index": lambda x: x.to(0),
+    "to an index by name": lambda x: x.to(device=0),
+    "to another by name": lambda x: x.to(tensor=torch.zeros(1, device="cuda"), copy=True),
+    "to with all by position": lambda x: x.to("cuda", torch.float32, False, True),
+    "to a dtype with all by position": lambda x: x.to(torch.float32, False, True).cuda(),
     "tensor of values": lambda x: torch.tensor(x.tolist(), device="cuda"),
     "class of values": lambda x: torch.cuda.FloatTensor(x.tolist()),
     "class of a size": lambda x: torch.cuda.FloatTensor(3, 4).zero_(),
     "new_tensor": lambda x: torch.zeros(1, device="cuda").new_tensor(x.tolist()),
     "empty and copy": lambda x: torch.empty(3, 4, device="cuda").copy_(x),
     "from numpy": lambda x: torch.as_tensor(np.ones((3, 4), dtype=np.float32), device="cuda"),
+}
+MODULES_SENT = {
+    "by position": lambda module: module.to("cuda"),
+    "by name": lambda module: module.to(device="cuda"),
+    "by name, with a dtype": lambda module: module.to(device=torch.device("cuda", 0), dtype=torch.float32),
+    "to an index": lambda module: module.to(0),
+    "to an index by name": lambda module: module.to(device=0),
+    "to a tensor": lambda module: module.to(tensor=torch.zeros(1, device="cuda")),
 }
 STAYS = {
     "as_tensor": torch.as_tensor,
@@ -117,6 +129,12 @@ STAYS = {
 @pytest.mark.parametrize("name", MOVES)
 def test_it_is_a_move(name, data):
     assert kinds_in(lambda model, x: model(MOVES[name](x)), net(), X, data=data) == []
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize("name", MODULES_SENT)
+def test_a_module_made_in_the_step_is_sent(name, data):
+    assert kinds_in(lambda model, x: MODULES_SENT[name](nn.Linear(2, 2))(model(x.cuda())), net(), X, data=data) == []
 
 
 @pytest.mark.parametrize("data", ["shapes", "real"])

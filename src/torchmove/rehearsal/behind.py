@@ -14,13 +14,19 @@ from torch import Tensor
 
 from torchmove.rehearsal.arguments import leaves, mapped
 
+aten = torch.ops.aten
 MOST_BYTES = 16 << 20
 _SMALL = 8  # sizes up to this are kept by a probe; others become the next numbers after it
-_FLOATING = ("Half", "BFloat16", "Float8", "ComplexHalf")
-# What torch says of dtypes. That a kernel of the CPU lacks a dtype says nothing of the device's.
+# What torch says of dtypes.
 _OF_DTYPES = re.compile(
-    r"dtype|scalar type|not implemented for|data type|can't be cast|expected .*(Long|Float|Bool|Int)"
+    r"type|not implemented for|can't be cast|expected .*(Long|Float|Bool|Int)|[Bb]ool\w* (tensor|input)"
 )
+# What it says where a kernel of the CPU lacks a dtype: the kernel's name and the dtype's. Of these dtypes a GPU has the
+# same kernels, as torch's own tests declare it, but for the operators below. Of others it may have more.
+LACKING = re.compile(r"\"(?P<kernel>\w+)\" not implemented for '(?P<dtype>\w+)'")
+_WHOLE = {"Bool", "Byte", "Char", "Short", "Int", "Long", "Float", "Double", "ComplexFloat", "ComplexDouble"}
+ONLY_ON_CUDA = {aten.histc, aten.abs, aten.trace}
+_OF_INTEGERS = ("bitwise", "and", "or", "xor", "lshift", "rshift", "gcd", "lcm", "bincount")
 
 
 class Shape(NamedTuple):
@@ -59,7 +65,7 @@ class Inference:
 
     def __init__(self) -> None:
         self._known: dict[Any, Shapes] = {}
-        self._refused: dict[Any, str] = {}
+        self._refused: dict[Any, Exception | None] = {}
 
     def shapes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Shapes:
         """Of the results of an operation that is pure or only writes. Raises what torch raises."""
@@ -81,13 +87,16 @@ class Inference:
         """Raises what a kernel raises that is given these dtypes."""
         given = [each for each in leaves((args, kwargs)) if isinstance(each, Tensor)]
         dtypes = [each.dtype for each in given]
-        if not dtypes or (len({*dtypes}) == 1 and dtypes[0].is_floating_point) or _is_internal(func):
+        if not dtypes or _is_internal(func):
+            return
+        if len({*dtypes}) == 1 and dtypes[0].is_floating_point and not _takes_integers(func):
             return
         key = (func, *((each.dtype, each.dim()) for each in given))
         if key not in self._refused:
             self._refused[key] = _refusal(func, args, kwargs)
-        if self._refused[key]:
-            raise RuntimeError(self._refused[key])
+        refused = self._refused[key]
+        if refused is not None:
+            raise type(refused)(*refused.args)  # anew, with a traceback of its own
 
 
 def made(shapes: Shapes) -> Any:
@@ -135,6 +144,15 @@ def _described(args: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def _takes_integers(func: Any) -> bool:
+    return func.overloadpacket.__name__.strip("_").startswith(_OF_INTEGERS)  # type: ignore[no-any-return]
+
+
+def nobody_has(func: Any, dtype: str) -> bool:
+    """Is there no kernel for this dtype, as torch names it, on a GPU either?"""
+    return dtype in _WHOLE and func.overloadpacket not in ONLY_ON_CUDA
+
+
 def _is_internal(func: Any) -> bool:
     """Kernels that trust what other kernels hand to them: a probe of zeros might crash them."""
     name = func.overloadpacket.__name__
@@ -144,7 +162,7 @@ def _is_internal(func: Any) -> bool:
 _TRUSTING = {"_embedding_bag", "_embedding_bag_forward_only", "_pack_padded_sequence", "_ctc_loss", "set_", "resize_"}
 
 
-def _refusal(func: Any, args: Any, kwargs: dict[str, Any]) -> str:
+def _refusal(func: Any, args: Any, kwargs: dict[str, Any]) -> Exception | None:
     """What a kernel says to small zeros of these dtypes, if it is about dtypes."""
     numbers: dict[int, int] = {}
 
@@ -163,6 +181,7 @@ def _refusal(func: Any, args: Any, kwargs: dict[str, Any]) -> str:
         func(*probed, **named)
     except (RuntimeError, IndexError, TypeError, NotImplementedError) as error:
         said = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        lacks_kernel = "not implemented for" in said and ("_cpu" in said or any(name in said for name in _FLOATING))
-        return said if _OF_DTYPES.search(said) and not lacks_kernel else ""
-    return ""
+        lacking = LACKING.search(said)
+        says_nothing = lacking is not None and not nobody_has(func, lacking["dtype"])
+        return type(error)(said) if _OF_DTYPES.search(said) and not says_nothing else None
+    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -135,19 +135,26 @@ class Disguise(TorchFunctionMode):
     def to(self, call: Call) -> Tensor:
         tensor, *rest = call.args
         kwargs = dict(call.kwargs)
-        copy, other = kwargs.pop("copy", False), kwargs.pop("other", None)
+        copy, other = kwargs.pop("copy", False), kwargs.pop("tensor", None)
+        if [type(each) for each in rest[-2:]] == [bool, bool]:
+            copy = rest.pop()
         if rest and isinstance(rest[0], Tensor):
             other = rest[0]
         if other is not None:
             device = other.device
             return self.send(tensor, device, other.dtype, copy=copy, asked=device)
-        if rest and type(rest[0]) is int:
-            rest[0] = self.place(rest[0])
-        with self.torchs_words():
-            device, dtype, _, memory_format = torch._C._nn._parse_to(*rest, **kwargs)
+        device, dtype, _, memory_format = self.read_to(rest, kwargs)
         place = None if device is None else self.place(device)
         asked = next((each for each in (*rest, kwargs.get("device")) if isinstance(each, torch.device)), None)
         return self.send(tensor, place, dtype, copy=copy, memory_format=memory_format, asked=asked)
+
+    def read_to(self, rest: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """By torch's own parser, which knows no device by a number where there is no accelerator."""
+        rest = [self.place(each) if type(each) is int else each for each in rest]
+        if type(kwargs.get("device")) is int:
+            kwargs = {**kwargs, "device": self.place(kwargs["device"])}
+        with self.torchs_words():
+            return torch._C._nn._parse_to(*rest, **kwargs)
 
     def cuda(self, call: Call) -> Tensor:
         device = call.args[1] if len(call.args) > 1 else call.kwargs.get("device")
@@ -432,7 +439,7 @@ class Disguise(TorchFunctionMode):
         tensor = call.args[0] if call.args else call.kwargs.get("tensor")
         if isinstance(tensor, StandIn):
             return tensor.device, tensor.dtype, False, None
-        return call.func(*call.args, **call.kwargs)  # it makes nothing: the device is an answer
+        return self.read_to(call.args, call.kwargs)
 
     def dlpack(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]

@@ -22,6 +22,7 @@ class Operator(NamedTuple):
         role: what else is to be done for it; "" for nearly all.
         draws: it takes a generator of random numbers.
         counts_versions: it writes to lists of tensors, whose versions torch's kernels count themselves.
+        lacks: the dtypes that the CPU's kernel takes and CUDA's refuses.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Operator(NamedTuple):
     role: str
     draws: bool
     counts_versions: bool
+    lacks: frozenset[torch.dtype]
 
 
 _known: dict[int, tuple[Any, Operator]] = {}  # by id: an operator's own hash is computed in Python
@@ -69,7 +71,10 @@ def _read(func: Any) -> Operator:
     is_view = returned is not None and not returned.is_write and not written
     views = is_view and first is not None and sum(aliases) == 2 and torch.Tag.inplace_view not in func.tags
     role = _ROLES.get(func, "")
-    return Operator(name, not any(aliases), returns_first, only_writes, makes, views, role, draws, counts_versions)
+    lacks = _NOT_ON_CUDA.get(func.overloadpacket, frozenset())
+    return Operator(
+        name, not any(aliases), returns_first, only_writes, makes, views, role, draws, counts_versions, lacks
+    )
 
 
 _ROLES = {
@@ -87,6 +92,19 @@ _TOLD_AS = {
     "histogram": "histc",
     "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
     "_scaled_dot_product_flash_attention_for_cpu_backward": "scaled_dot_product_attention_backward",
+}
+# As torch's own tests declare it, for the operators that these come down to.
+_INTEGERS = frozenset([torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+_HALVES = frozenset([torch.float16, torch.bfloat16])
+_NOT_ON_CUDA = {
+    **dict.fromkeys([aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot], _INTEGERS),
+    **dict.fromkeys([aten.addmm, aten.addmm_, aten.addmv, aten.addmv_, aten.addbmm, aten.addbmm_], _INTEGERS),
+    **dict.fromkeys([aten.baddbmm, aten.baddbmm_], _INTEGERS),
+    **dict.fromkeys([aten.max_pool2d_with_indices, aten.max_pool3d_with_indices], _INTEGERS),
+    **dict.fromkeys([aten.convolution, aten.avg_pool2d, aten.avg_pool3d], frozenset([torch.int64])),
+    **dict.fromkeys([aten.upsample_bilinear2d, aten.upsample_bicubic2d], frozenset([torch.uint8])),
+    aten._upsample_bilinear2d_aa: frozenset([torch.uint8]),
+    **dict.fromkeys([aten.igamma, aten.igammac, aten.angle, aten.histc], _HALVES),
 }
 # They may change the shape of what they write to, and have no tag that says so.
 _RESIZING = {

@@ -72,6 +72,10 @@ _OF_THE_SIMULATION = re.compile(
     r"|[Ii]nference tensor|version_counter|Python key|functorch|swap_tensor|_make_wrapper"
     r"|already associated to a python object"
 )
+# What Python and torch say of arguments of the wrong type: a stand-in has all that a tensor has.
+_OF_ARGUMENTS = re.compile(
+    r"unsupported operand|invalid combination of arguments|argument '?\w+'? .*must be|'StandIn' object has no attribute"
+)
 _OF_MODULES = {"parameter", "buffer", "gradient", "state"}
 _ENDS = (SystemExit, KeyboardInterrupt)
 _TORCHS_ERRORS = (RuntimeError, NotImplementedError, TypeError, AttributeError)
@@ -569,7 +573,7 @@ class _Rehearsing:
             return False  # torch's own kernels or shape functions have said so
         if isinstance(error, OSError) and any(name in str(error) for name in self.stage.not_written):
             return True  # a library reads a file that was not written
-        if isinstance(error, TypeError) and "unsupported operand" in str(error):
+        if isinstance(error, (TypeError, AttributeError)) and _OF_ARGUMENTS.search(str(error)):
             return False
         if any(isinstance(each, _TORCHS_ERRORS) and _OF_THE_SIMULATION.search(str(each)) for each in _chain(error)):
             return True  # a library may have raised one of its own from it

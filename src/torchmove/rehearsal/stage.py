@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,7 +16,18 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 
 from torchmove._shells import is_window
 from torchmove.rehearsal.arguments import leaves, mapped
-from torchmove.rehearsal.behind import MOST_BYTES, Inference, as_shape, is_known, made, nbytes_of, without_bytes
+from torchmove.rehearsal.behind import (
+    LACKING,
+    MOST_BYTES,
+    ONLY_ON_CUDA,
+    Inference,
+    as_shape,
+    is_known,
+    made,
+    nbytes_of,
+    nobody_has,
+    without_bytes,
+)
 from torchmove.rehearsal.generators import on_the_cpu, place_of_generator
 from torchmove.rehearsal.memory import Meter
 from torchmove.rehearsal.operators import Operator, operator
@@ -303,6 +313,8 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.left = next((each._left for each in given if type(each) is StandIn and each._left), None)
         if about.counts_versions:
             torch.autograd.graph.increment_version([each for each in leaves(args[:1]) if type(each) is StandIn])
+        if about.lacks and place is self.home:
+            self._check_kernel(about, given)
         if about.draws and self.now.generator is not None:
             self._check_generator(about, place_of_generator(self.now.generator), place)
         if about.role == "weighed" and place is self.home:
@@ -377,6 +389,13 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.told_generators.add(id(self.now.generator))
             why = f"{about.name} on {place} with a generator on {its}: torch takes one on the same device only"
             self.find(users_line(), "generator", why, f"torch.Generator(device={name_of(place)})")
+
+    def _check_kernel(self, about: Operator, given: list[Any]) -> None:
+        """Report a dtype that the CPU's kernel has taken and that the device has none for; the run goes on."""
+        dtype = next((each.dtype for each in given if type(each) is StandIn and each.dtype in about.lacks), None)
+        if dtype is not None and self.home.type == "cuda":
+            why = f"CUDA has no kernel of {about.name} for {str(dtype).removeprefix('torch.')}, though the CPU has one"
+            self.find(users_line(), "dtype", why, "compute it in float32: .float()")
 
     def _told_apart(self, each: Any) -> Any:
         admitted = self.admit(each)
@@ -539,13 +558,13 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     try:
         return func(*args, **kwargs)
     except RuntimeError as error:
-        lacking = _LACKING.search(str(error))
-        if lacking is None or not (lacking["dtype"] in ("Half", "BFloat16") or func.overloadpacket in _ALSO_INTEGRAL):
-            if lacking is not None and "_cpu" in lacking["kernel"]:
-                raise CannotGoOn(
-                    f"the CPU has no kernel of {func.overloadpacket.__name__} for {lacking['dtype']}"
-                ) from error
+        lacking = LACKING.search(str(error))
+        if lacking is None or nobody_has(func, lacking["dtype"]):
             raise
+        if lacking["dtype"] not in ("Half", "BFloat16") and func.overloadpacket not in ONLY_ON_CUDA:
+            raise CannotGoOn(
+                f"the CPU has no kernel of {func.overloadpacket.__name__} for {lacking['dtype']}"
+            ) from error
     first = next(
         each for each in leaves((args, kwargs)) if isinstance(each, Tensor) and each.dtype is not torch.float32
     )
@@ -557,11 +576,6 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(out, Tensor):
         return out.to(lesser) if out.dtype is torch.float32 else out
     return type(out)(each.to(lesser) if isinstance(each, Tensor) else each for each in out)
-
-
-# A kernel's name and a dtype's, as torch says them.
-_LACKING = re.compile(r"\"(?P<kernel>\w+)\" not implemented for '(?P<dtype>\w+)'")
-_ALSO_INTEGRAL = {aten.histc}
 
 
 def _without_masks(indices: Any) -> list[Any]:
