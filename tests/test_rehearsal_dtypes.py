@@ -62,10 +62,27 @@ def half_into_a_transposed_convolution(model, x):
     functional.conv_transpose1d(model(x.to("cuda"))[None].half(), torch.ones(3, 2, 1, device="cuda"))
 
 
+def channels_of_a_transposed_convolution(model, x):
+    functional.conv_transpose1d(model(x.to("cuda"))[None], torch.ones(2, 2, 1, device="cuda"))
+
+
+def bias_of_a_convolution(model, x):
+    functional.conv1d(model(x.to("cuda"))[None], torch.ones(2, 3, 1, device="cuda"), torch.ones(3, device="cuda"))
+
+
+def bias_of_a_product(model, x):
+    torch.addmm(torch.ones(3, 1, 2, device="cuda"), x.to("cuda"), model.weight.T)
+
+
+def values_put_by_an_index(model, x):
+    model(x.to("cuda")).index_put((torch.tensor([0, 1], device="cuda"),), torch.ones(3, 2, device="cuda"))
+
+
 REFUSED = [
     *(half_into_float32, double_into_float32, int32_targets, bool_targets),
     *(float_indices, float_mask, wrong_shape, half_added_in_place),
     *(kernel_of_no_device, bits_of_floats, difference_of_masks, half_into_a_transposed_convolution),
+    *(channels_of_a_transposed_convolution, bias_of_a_convolution, bias_of_a_product, values_put_by_an_index),
 ]
 
 

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -170,6 +171,70 @@ def test_modes_are_put_back_to_the_last_bit(before, inside):
         assert modes() == told
     finally:
         switch(False, False)
+
+
+def switches():
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    return (
+        (torch.get_float32_matmul_precision(), torch.is_warn_always_enabled(), torch.get_num_threads()),
+        (cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit),
+        (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()),
+        (cuda.matmul.allow_fp16_reduced_precision_reduction, cuda.matmul.allow_bf16_reduced_precision_reduction),
+    )
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_switches_of_precision_and_kernels_are_put_back(precision):
+    def step(model, x):
+        cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+        torch.set_float32_matmul_precision("high" if precision == "highest" else "highest")
+        cuda.matmul.allow_tf32 = cudnn.benchmark = True
+        cudnn.allow_tf32, cudnn.benchmark_limit = False, 3
+        cuda.enable_flash_sdp(False), cuda.enable_mem_efficient_sdp(False)
+        cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.set_warn_always(True)
+        model(x.to("cuda"))
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        told = switches()
+        assert tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4)).ok
+        assert switches() == told
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def autocasting():
+    kinds = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+    torch.autocast_increment_nesting()
+    return kinds, torch.is_autocast_cache_enabled(), torch.autocast_decrement_nesting()
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize("raised", [None, ValueError, KeyboardInterrupt])
+def test_autocast_that_the_step_leaves_on_is_off_afterwards(data, raised):
+    def step(model, x):
+        torch.autocast("cuda", cache_enabled=False).__enter__()
+        torch.autocast("cpu", torch.float16).__enter__()
+        torch.set_autocast_cache_enabled(True)
+        model(x.to("cuda"))
+        if raised:
+            raise raised
+
+    model, before = nn.Linear(4, 4), autocasting()
+    with pytest.raises(KeyboardInterrupt) if raised is KeyboardInterrupt else nullcontext():
+        tm.rehearse(step, model, torch.ones(2, 4), data=data)
+    assert autocasting() == before
+    assert model(torch.ones(2, 4)).dtype is torch.float32
+
+
+def test_a_rehearsal_within_autocast_that_has_cached_weights():
+    model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(x)
+        assert tm.rehearse(lambda model, x: model(x.to("cuda")), model, x).ok
+        assert model(x).dtype is torch.bfloat16
 
 
 INTERRUPTED = """

@@ -7,6 +7,7 @@ is mostly what a step looks at. What comes of known and unknown together is unkn
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -79,6 +80,9 @@ class Inference:
         if named.get("generator") is not None:
             named = {**named, "generator": None}
         found = _shapes_of(func(*shapes, **named))
+        check = _UNCHECKED.get(func.overloadpacket)
+        if check is not None:
+            check(*shapes)
         if key is not None:
             self._known[key] = found
         return found
@@ -97,6 +101,40 @@ class Inference:
         refused = self._refused[key]
         if refused is not None:
             raise type(refused)(*refused.args)  # anew, with a traceback of its own
+
+
+def _check_convolution(given: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> None:
+    transposed, groups = options[3], options[5]
+    what = f"Given transposed={int(transposed)}, weight of size {[*weight.size()]}, expected"
+    channels, results = (weight.size(0), weight.size(1) * groups) if transposed else (given.size(1), weight.size(0))
+    if given.size(1) != channels:
+        found = f"to have {channels} channels, but got {given.size(1)} channels instead"
+        raise RuntimeError(f"{what} input{[*given.size()]} {found}")
+    if bias is not None and bias.size() != (results,):
+        found = f"{results} elements, but got bias of size {[*bias.size()]} instead"
+        raise RuntimeError(f"{what} bias to be 1-dimensional with {found}")
+
+
+def _check_product(added: Tensor, first: Tensor, second: Tensor) -> None:
+    torch.zeros(()).expand(added.size()).expand(first.size(0), *second.size()[1:])
+
+
+def _check_put(written: Tensor, indices: Any, values: Tensor, *_: Any) -> None:
+    if not any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in indices):
+        size = aten.index.Tensor(written, indices).size()
+        try:
+            values.expand(size)
+        except RuntimeError:
+            what = f"value tensor of shape {[*values.size()]} cannot be broadcast to indexing result of shape {[*size]}"
+            raise RuntimeError(f"shape mismatch: {what}") from None
+
+
+# What torch's shape functions leave to the kernels to refuse, in the kernels' words.
+_UNCHECKED: dict[Any, Callable[..., None]] = {
+    aten.convolution: _check_convolution,
+    **dict.fromkeys([aten.addmm, aten.addmv], _check_product),
+    **dict.fromkeys([aten.index_put, aten.index_put_], _check_put),
+}
 
 
 def made(shapes: Shapes) -> Any:

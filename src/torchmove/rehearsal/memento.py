@@ -6,7 +6,7 @@ import functools
 import random
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -167,18 +167,48 @@ def remember_globals(undo: Undo) -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         undo.append(partial(numpy_random.set_state, numpy_random.get_state()))
-    undo.append(partial(torch.set_grad_enabled, torch.is_grad_enabled()))
-    undo.append(partial(torch.set_default_dtype, torch.get_default_dtype()))
+    for ask, put in _SWITCHES:
+        before = _answer(ask)
+        if before is not _UNBOUND:
+            undo.append(partial(_switch, ask, put, before))
     deterministic = torch.are_deterministic_algorithms_enabled()
     undo.append(partial(_set_deterministic, deterministic, torch.is_deterministic_algorithms_warn_only_enabled()))
     anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     undo.append(partial(torch.set_anomaly_enabled, *anomaly))
-    undo.append(partial(torch.set_num_threads, torch.get_num_threads()))
-    cudnn: Any = torch.backends.cudnn
-    undo += [
-        partial(_set_flag, cudnn, name, getattr(cudnn, name)) for name in ("benchmark", "deterministic", "enabled")
-    ]
+    for holder, names in _FLAGS:
+        undo += [partial(_set_flag, holder, name, getattr(holder, name)) for name in names]
     undo.append(partial(_set_default_device, torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")))
+
+
+_backends: Any = torch.backends
+_SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_warn_always_enabled, torch.set_warn_always),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (_backends.cuda.flash_sdp_enabled, _backends.cuda.enable_flash_sdp),
+    (_backends.cuda.mem_efficient_sdp_enabled, _backends.cuda.enable_mem_efficient_sdp),
+    (_backends.cuda.math_sdp_enabled, _backends.cuda.enable_math_sdp),
+    (_backends.cuda.cudnn_sdp_enabled, _backends.cuda.enable_cudnn_sdp),
+)
+_REDUCED = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+_FLAGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (_backends.cudnn, ("benchmark", "benchmark_limit", "deterministic", "enabled", "allow_tf32")),
+    (_backends.cuda.matmul, _REDUCED),
+)
+
+
+def _answer(ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except RuntimeError:  # torch does not say what the precision is where it was set in several ways
+        return _UNBOUND
+
+
+def _switch(ask: Callable[[], Any], put: Callable[[Any], object], before: Any) -> None:
+    if _answer(ask) != before:
+        put(before)
 
 
 def _set_deterministic(mode: bool, warn_only: bool) -> None:

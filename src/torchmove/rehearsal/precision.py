@@ -96,12 +96,37 @@ def mixed_precision(
         patch.object(autocast, "__exit__", leaving),
         patch.object(torch.amp.GradScaler, "_maybe_opt_step", step_without_looking),
         _enabled_scalers(kind, objects, is_off, assumed),
+        _autocast_restored(kind),
     ):
         try:
             yield
         finally:
             for each in library:
                 each._destroy()
+
+
+@contextmanager
+def _autocast_restored(kind: str) -> Iterator[None]:
+    """Autocast as it was, where the step has left it on. Its cache refers to stand-ins, which are about to go."""
+    kinds = [each for each in ("cpu", kind) if torch.amp.is_autocast_available(each)]
+    before = [(each, torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in kinds]
+    caches, depth = torch.is_autocast_cache_enabled(), _depth()
+    try:
+        yield
+    finally:
+        for each, enabled, dtype in before:
+            torch.set_autocast_enabled(each, enabled)
+            torch.set_autocast_dtype(each, dtype)
+        torch.set_autocast_cache_enabled(caches)
+        while _depth() > depth:
+            torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+
+
+def _depth() -> int:
+    """How many autocast regions are entered."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
 
 
 _real_answers = {"cuda": torch.cuda.is_available, "xpu": torch.xpu.is_available}

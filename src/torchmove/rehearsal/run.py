@@ -327,6 +327,7 @@ class _Rehearsing:
 
     @plain_torch
     def set_up_states(self, undo: Undo) -> None:
+        torch.clear_autocast_cache()  # it refers to tensors that stand-ins are to be put under
         inventory = _survey.survey(self.named)
         self.choose_values(inventory)
         self.with_attributes = {
