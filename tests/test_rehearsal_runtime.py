@@ -688,3 +688,78 @@ def test_a_step_that_moves_the_model_itself_is_told_what_was_assumed():
     assert assumed.startswith("net was moved by tm.move, plain attributes included")
     assert not tm.rehearse(step, net, x, moved_by="to").ok
     assert tm.rehearse(step, nn.Linear(4, 4), x).assumed == ()
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: torch.cuda.memory_stats()["allocated_bytes.all.peak"] + 1,
+        lambda: len(torch.cuda.memory_snapshot()),
+        lambda: torch.cuda.memory._record_memory_history(max_entries=10),
+        lambda: torch.cuda.set_sync_debug_mode("warn"),
+        lambda: torch.cuda.get_device_properties(0).max_threads_per_multi_processor + 1,
+        lambda: [torch.cuda.profiler.start()],
+        lambda: torch.cuda.cudart().cudaProfilerStart(),
+    ],
+)
+def test_what_is_asked_of_the_device_is_answered(ask, data):
+    def step(model, x):
+        ask()
+        model(x.to("cuda"))
+
+    assert kinds_in(step, net(), X, data=data) == []
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: [torch.cuda.MemPool()],
+        lambda: [torch.cuda.current_blas_handle()],
+        lambda: [torch.backends.cuda.cufft_plan_cache.clear()],
+        lambda: torch.cuda.ExternalStream(0),
+    ],
+)
+def test_what_this_build_of_torch_lacks_is_a_limit_and_no_error_of_the_step(ask):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has the device")
+    found = tm.rehearse(lambda model, x: (model(x.to("cuda")), ask()), net(), X)
+    assert (found.ending, found.failing) == ("limit", ()), str(found)
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize(
+    "go",
+    [
+        lambda model, x: torch.meshgrid(x.to("cuda")[0], x[0], indexing="ij"),
+        lambda model, x: torch.meshgrid([x.to("cuda")[0], x[0]]),
+        lambda model, x: torch.cartesian_prod(x.to("cuda")[0], x[0]),
+        lambda model, x: nn.utils.parameters_to_vector([model.weight, x]),
+    ],
+)
+def test_devices_that_torch_compares_without_an_operation(go, data):
+    found = tm.rehearse(go, net(), X, data=data)
+    assert [each.kind for each in found.failing] == ["input"], str(found)
+
+
+@pytest.mark.parametrize(("number", "kinds"), [((), []), ((0,), []), ((1,), ["input"])])
+def test_what_is_loaded_goes_where_a_function_sends_its_storage(tmp_path, number, kinds):
+    path = tmp_path / "table.pt"
+    torch.save(X, path)
+
+    def step(model, x):
+        model(torch.load(path, map_location=lambda storage, tag: storage.cuda(*number)))
+
+    assert kinds_in(step, net(), X) == kinds
+
+
+def test_compressed_and_nested_tensors_with_shapes_alone_are_a_limit():
+    def compressed(model, x):
+        return torch.eye(3).to_sparse_csr().cuda() @ model(x.to("cuda"))
+
+    def nested(model, x):
+        return model(torch.nested.nested_tensor([x, x[:2]], device="cuda"))
+
+    for step in (compressed, nested):
+        assert tm.rehearse(step, net(), X, data="shapes").ending == "limit"
+        assert tm.rehearse(step, net(), X, data="real").ok

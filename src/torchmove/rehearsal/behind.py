@@ -70,6 +70,8 @@ class Inference:
 
     def shapes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Shapes:
         """Of the results of an operation that is pure or only writes. Raises what torch raises."""
+        if not all(map(_has_shape, leaves((args, kwargs)))):
+            raise NotImplementedError("what is compressed or nested has no meta tensor")
         key = _key(func, args, kwargs)
         if key is not None and key in self._known:
             return self._known[key]
@@ -154,6 +156,10 @@ def _shapes_of(results: Any) -> Shapes:
     if isinstance(results, Tensor):
         return Shape(results.size(), results.stride(), results.dtype)
     return tuple(map(_shapes_of, results)) if isinstance(results, (tuple, list)) else None
+
+
+def _has_shape(each: Any) -> bool:
+    return not isinstance(each, Tensor) or (each.layout in (torch.strided, torch.sparse_coo) and not each.is_nested)
 
 
 def without_bytes(each: Any) -> Any:

@@ -28,6 +28,7 @@ from torchmove.rehearsal.origins import (
     sent_in_vain,
     users_name,
 )
+from torchmove.rehearsal.places import apart
 from torchmove.rehearsal.provenance import Origin, called_from, users_line, users_lines
 from torchmove.rehearsal.stage import CannotGoOn, Made, Stage, off_stage
 from torchmove.rehearsal.standin import CPU, Sent, StandIn, place_of
@@ -419,6 +420,13 @@ class Disguise(TorchFunctionMode):
         with off_stage():
             return call.func(call.args[0]._behind, *call.args[1:], **call.kwargs)
 
+    def compared(self, call: Call) -> Any:
+        """torch's C++ compares the devices by itself, before any operation."""
+        for stray in apart(leaves(call.args), self.stage.home, strict=True):
+            self.stage.tell(stray, _name(call.func), users_line())
+            stray._place = self.stage.home
+        return call.done()
+
     def resize(self, call: Call) -> Any:
         """A stand-in has the shape it was made with: another takes its place."""
         tensor, *rest = call.args
@@ -567,6 +575,7 @@ _ACTS: dict[Any, Callable[[Disguise, Call], Any]] = {
     Tensor.grad.__set__: Disguise.set_grad,  # type: ignore[union-attr]
     **dict.fromkeys([Tensor.copy_, Tensor.__setitem__], Disguise.write),
     **dict.fromkeys([torch.tensor_split, Tensor.tensor_split], Disguise.tensor_split),
+    **dict.fromkeys([torch.meshgrid, torch.cartesian_prod], Disguise.compared),
     torch.unravel_index: Disguise.unravel_index,
     Tensor.__dlpack__: Disguise.dlpack,
     torch._C._nn._parse_to: Disguise.parse_to,

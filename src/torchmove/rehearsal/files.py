@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -130,7 +130,8 @@ class _Files:
             places: dict[int, torch.device] = {}
 
             def stay(storage: Any, tag: str) -> Any:
-                mapped = _mapped(map_location, storage, tag)
+                with patch.object(torch.UntypedStorage, self.stage.home.type, _sent_to(self.stage.home)):
+                    mapped = _mapped(map_location, storage, tag)
                 places[storage.data_ptr()] = place_of(torch.device(mapped))
                 return storage
 
@@ -232,6 +233,21 @@ def _path_of(file: Any) -> str:
     """Of a path, or of a file that is open at one."""
     named = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
     return os.path.realpath(named) if isinstance(named, (str, os.PathLike)) else ""
+
+
+class _SentStorage(NamedTuple):
+    device: torch.device
+
+
+def _sent_to(home: torch.device) -> Callable[..., _SentStorage]:
+    """For `storage.cuda(0)` in a function that torch.load is given: torch's own needs the device."""
+
+    def sent(_: Any, device: Any = None, *__: Any, **___: Any) -> _SentStorage:
+        if device is None or isinstance(device, int):
+            return _SentStorage(torch.device(home.type, device or 0))
+        return _SentStorage(torch.device(device))
+
+    return sent
 
 
 def _mapped(map_location: Any, storage: Any, tag: str) -> Any:

@@ -54,18 +54,18 @@ def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.d
     if packet in _FILLING and len(args) > 1 and getattr(args[1], "dim", lambda: 1)() == 0:
         return []  # reads the number
     if packet in _FIRST_ONLY:
-        return _apart(leaves(args[:1]), home)
+        return apart(leaves(args[:1]), home)
     if packet in _FIRST_TWO:
-        return _apart(leaves(args[:2]), home)
+        return apart(leaves(args[:2]), home)
     if packet in _INDEXING:
         return _index_strays(packet, args, home)
     name = packet.__name__
     if name.startswith(("_foreach_", "_fused_")):
         return _column_strays(args, kwargs, home, strict=name.startswith("_fused_"))
     if packet in _NUMBERS_AT:
-        return _apart(_without_numbers(args, _NUMBERS_AT[packet]), home, strict=True)
+        return apart(_without_numbers(args, _NUMBERS_AT[packet]), home, strict=True)
     written = args[0] if args and name.endswith("_") and not name.startswith("_") else None
-    return _apart(leaves((args, kwargs)), home, written=written, strict=not _takes_numbers(func))
+    return apart(leaves((args, kwargs)), home, written=written, strict=not _takes_numbers(func))
 
 
 def _takes_numbers(func: Any) -> bool:
@@ -84,7 +84,7 @@ def _is_number_on_the_cpu(each: Any) -> bool:
     return not isinstance(each, Stray) or (each.dim() == 0 and each._place is CPU)
 
 
-def _apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, written: Any = None) -> list[Stray]:
+def apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, written: Any = None) -> list[Stray]:
     tensors = [each for each in given if isinstance(each, Stray)]
     if len({each._place for each in tensors}) < 2:
         return []
@@ -101,13 +101,13 @@ def _index_strays(packet: Any, args: Sequence[Any], home: torch.device) -> list[
     """Indices may be on the CPU. To read a tensor there, they must be; to write to it, torch sends them there."""
     source, indices, *values = args
     if packet not in (aten.index, aten._unsafe_index):
-        return _apart([source, *values[:1]], home)
+        return apart([source, *values[:1]], home)
     found = [each for each in leaves(indices) if isinstance(each, Stray)]
     indexed = source._place if isinstance(source, Stray) else CPU
     wrong = [each for each in found if each._place not in (indexed, CPU)]
     if wrong and indexed is CPU and home is not CPU:
         return [source] if isinstance(source, Stray) else []
-    return wrong + _apart([source, *values[:1]], home)
+    return wrong + apart([source, *values[:1]], home)
 
 
 def _column_strays(args: Sequence[Any], kwargs: dict[str, Any], home: torch.device, *, strict: bool) -> list[Stray]:
@@ -117,6 +117,6 @@ def _column_strays(args: Sequence[Any], kwargs: dict[str, Any], home: torch.devi
     single = [] if strict else [each for each in given if isinstance(each, Stray)]  # a learning rate may be anywhere
     found: dict[int, Stray] = {}
     for column in zip(*[each for each in lists if isinstance(each[0], Stray)], strict=False):
-        for stray in _apart([*column, *single], home, strict=strict):
+        for stray in apart([*column, *single], home, strict=strict):
             found[id(stray)] = stray
     return list(found.values())

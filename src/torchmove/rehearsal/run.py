@@ -67,6 +67,11 @@ _GOES_ON = "a thread of the step was still running when the step ended, and was 
 _LEAVE_OUT = "leave it out of the rehearsal"
 _SMALL = 64 << 20  # a state with its data up to this is rehearsed with real values at once
 # Of errors that torch's C++ raises about what a stand-in has not.
+# Of errors that torch raises where it was built without the device.
+_OF_THE_BUILD = re.compile(
+    r"'torch\._C' has no attribute '_|requires CUDA support|accelerator device when none is available|dummy base class"
+    r"|not (been )?compiled with|without ATen_cuda"
+)
 _OF_THE_SIMULATION = re.compile(
     r"data pointer|data_ptr|(have|has no|without) storage|not allocated yet|StandIn|torch_dispatch|meta tensor"
     r"|[Ii]nference tensor|version_counter|Python key|functorch|swap_tensor|_make_wrapper"
@@ -555,20 +560,23 @@ class _Rehearsing:
     def is_about_devices(self, error: BaseException) -> bool:
         """Did a library refuse tensors on two devices by a check of its own? Reports what is on the CPU there."""
         said, last = str(error), error.__traceback__
-        if isinstance(error, _ENDS) or self.home.type not in said or not ("device" in said or "cpu" in said):
+        names_both = self.home.type in said and ("device" in said or "cpu" in said)
+        if isinstance(error, _ENDS) or not (names_both or "different devices" in said):
             return False
         while last is not None and last.tb_next is not None:
             last = last.tb_next
         given = {} if last is None else _compared(last)
         strays = [each for each in given.values() if each._place is CPU and each._origin is not None]
         before = len(self.findings)
-        for stray in strays if len({each._place for each in given.values()}) > 1 else ():
+        for stray in strays if len(given) == 1 or len({each._place for each in given.values()}) > 1 else ():
             self.tell(stray, last.tb_frame.f_code.co_name, users_line_of(error))  # type: ignore[union-attr]
         known = [each for each in strays if each._origin.reported or each._origin.root.reported]  # type: ignore[union-attr]
         return len(self.findings) > before or bool(known)
 
     def is_the_simulations(self, error: BaseException) -> bool:
         """Was an error raised because of what a stand-in is, and not by what the step does?"""
+        if any(_OF_THE_BUILD.search(str(each)) for each in _chain(error)):
+            return True
         refused = self.stage.refused
         if refused is not None and any(each is refused.error for each in _chain(error)):
             return False  # torch's own kernels or shape functions have said so

@@ -78,6 +78,9 @@ def _answers(stage: Stage) -> Iterator[tuple[Any, str, Any]]:
     yield torch.accelerator, "device_index", _Idle
     for name in ("Stream", "Event"):
         yield torch, name, _Idle
+    for module in (own, getattr(own, "profiler", None)):
+        yield module, "cudart", _Idle
+        yield module, "check_error", _nothing
     yield own, "graph_pool_handle", _always((0, 0))
     yield own, "make_graphed_callables", _as_it_is
     yield getattr(own, "nvtx", None), "_nvtx", _Idle()
@@ -175,6 +178,17 @@ class _Properties:
     multi_processor_count = 132
     warp_size = 32
     gcnArchName = ""  # noqa: N815 (torch's name)
+    max_threads_per_multi_processor, regs_per_multiprocessor = 2048, 65536
+    shared_memory_per_block, L2_cache_size = 48 << 10, 50 << 20
+    is_integrated = is_multi_gpu_board = 0
+    uuid = "00000000-0000-0000-0000-000000000000"
+
+
+class _Counts(dict[str, Any]):
+    """Statistics: none has counted anything."""
+
+    def __missing__(self, _: str) -> int:
+        return 0
 
 
 _ANSWERS: dict[str, Any] = {
@@ -192,7 +206,8 @@ _ANSWERS: dict[str, Any] = {
     "mem_get_info": (1 << 40, 1 << 40),
     "get_memory_info": (1 << 40, 1 << 40),
     "memory_summary": "",
-    "memory_stats": {},
+    **dict.fromkeys(["memory_stats", "host_memory_stats", "memory_stats_as_nested_dict"], _Counts()),
+    "memory_snapshot": [],
     "initial_seed": 0,
     "recommended_max_memory": 1 << 40,
     **dict.fromkeys(["memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"], 0),
@@ -201,6 +216,13 @@ _ANSWERS: dict[str, Any] = {
     **dict.fromkeys(["manual_seed", "manual_seed_all", "seed", "seed_all"]),
     **dict.fromkeys(["set_rng_state", "set_rng_state_all", "set_per_process_memory_fraction"]),
     **dict.fromkeys(["reset_peak_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated"]),
+    **dict.fromkeys(["reset_peak_host_memory_stats", "reset_accumulated_host_memory_stats"]),
+    **dict.fromkeys(["_record_memory_history", "_dump_snapshot", "_sleep", "set_sync_debug_mode"]),
+    **dict.fromkeys(["get_sync_debug_mode", "device_memory_used", "memory_usage"], 0),
+    **dict.fromkeys(["temperature", "power_draw", "clock_rate"], 0),
+    "can_device_access_peer": False,
+    "get_allocator_backend": "native",
+    "get_per_process_memory_fraction": 1.0,
     "get_rng_state": torch.zeros(16, dtype=torch.uint8),
     "get_rng_state_all": [torch.zeros(16, dtype=torch.uint8)],
 }
