@@ -466,3 +466,33 @@ def test_arrays_that_are_too_large_to_be_copied_are_named(monkeypatch):
     assert found, str(found)
     assert any("numpy's arrays" in each for each in found.assumed)
     assert (large[0], small[0]) == (1.0, 0.0)
+
+
+def remembering(value, seen=[], *, by_size={}):  # noqa: B006 (as such code is written)
+    seen.append(value)
+    by_size[value.shape] = value
+    remembering.calls += 1
+    remembering.latest = value
+    return value
+
+
+remembering.calls = 0
+ROWS = np.empty(2, dtype=object)
+ROWS[:] = [[1], {"a": 1}]
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize("raised", [None, ValueError, KeyboardInterrupt])
+def test_what_functions_keep_in_defaults_and_attributes_is_put_back(data, raised):
+    def step(model, x):
+        remembering(model(remembering(x).to("cuda")))
+        ROWS[0].append(x)
+        ROWS[1]["b"] = x
+        if raised:
+            raise raised
+
+    with pytest.raises(KeyboardInterrupt) if raised is KeyboardInterrupt else nullcontext():
+        tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4), data=data)
+    assert (remembering.__defaults__, remembering.__kwdefaults__) == (([],), {"by_size": {}})
+    assert vars(remembering) == {"calls": 0}
+    assert [*ROWS] == [[1], {"a": 1}]

@@ -31,9 +31,12 @@ def remember(holders: Iterable[Any], undo: Undo) -> int:
         if id(holder) in seen or type(holder) in ATOMS or type(holder).__module__ == "threading":
             continue
         seen.add(id(holder))
+        if not is_array(holder) or holder.dtype.hasobject:
+            inside = holder.flat if is_array(holder) else _contents(holder, undo)
+            todo += [each for each in inside if isinstance(each, CONTAINERS) or is_array(each)]
         if not is_array(holder):
-            todo += [each for each in _contents(holder, undo) if isinstance(each, CONTAINERS) or is_array(each)]
-        elif holder.flags.writeable and holder.nbytes > left:
+            continue
+        if holder.flags.writeable and holder.nbytes > left:
             missed += holder.nbytes
         elif holder.flags.writeable:
             left -= holder.nbytes
@@ -60,6 +63,7 @@ def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
         undo.append(partial(refill, holder, members))
         yield from (value for _, value in members) if isinstance(holder, dict) else members
     elif isinstance(holder, types.FunctionType):
+        yield from (*(holder.__defaults__ or ()), *(holder.__kwdefaults__ or {}).values())
         yield from _cells(holder, undo)
     elif isinstance(holder, functools._lru_cache_wrapper):
         undo.append(partial(clear_if_filled, holder, entries_of(holder)))

@@ -340,7 +340,7 @@ class _Rehearsing:
         }
         self.is_off = switched_off_by(self.around, inventory, self.caller, self.home)
         holders = [holder for holder, _ in inventory.holders.values()]
-        if remember([*self.named.values(), *holders], undo):
+        if remember([*self.named.values(), *holders, *self.around.functions], undo):
             most = readable_bytes(MOST_ARRAY_BYTES)
             self.assumed.append(f"numpy's arrays are more than {most}: what the step writes into some of them stays")
         places = self.places(inventory, undo)
