@@ -14,7 +14,7 @@ import sys
 import types
 from collections import ChainMap, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch.utils.data import TensorDataset
 from torchmove import _paths
 from torchmove._records import Inventory, Repoint
 from torchmove._repointing import repoint_all
+from torchmove._stored import ATOMS
 from torchmove._undo import Undo
 from torchmove.rehearsal.again import Again, assigned_to, is_candidate, is_for_the_cpu, on_device
 from torchmove.rehearsal.given import held
@@ -107,7 +108,7 @@ class Decided:
 
     def _of_attribute(self, name: str, holder: Any, owners: tuple[str, ...]) -> Line | None:
         """The line that decided an attribute or an element; None too if it is the CPU also where there is a device."""
-        for source in self._sources():
+        for source in self._sources:
             line = self.reasons.of_attribute(source, name, owners)
             if line is None:
                 continue
@@ -170,7 +171,7 @@ class Decided:
     def _returned_device(self, step: str, place: tuple[int, int]) -> Line | None:
         """Of a function that returns as many values as the step takes: `return model, loader, device`."""
         index, count = place
-        for source in self._sources():
+        for source in self._sources:
             for scope, returned in source.returns.items() if count > 1 else ():
                 for each in returned if scope != step else ():
                     members = each.value.elts if isinstance(each.value, ast.Tuple) else []
@@ -216,7 +217,7 @@ class Decided:
         """The file whose classes assign an attribute, and what they assign."""
         found = [
             (source, [each for each in source.attributes.get(name, ()) if each.owner in owners])
-            for source in self._sources()
+            for source in self._sources
         ]
         return next((each for each in found if each[1]), found[0])
 
@@ -227,7 +228,7 @@ class Decided:
         """`self.device = torch.accelerator.current_accelerator()` is None where there is none."""
         return value is None and any(
             self.reasons.is_current_accelerator(source, each.value, each.scope)
-            for source in self._sources()
+            for source in self._sources
             for each in source.attributes.get(name, ())
             if each.owner in owners
         )
@@ -287,7 +288,7 @@ class Decided:
             for value in inventory.device_values
             if (id(value.holder) in self.sent_modules or id(value.holder) in self.of_libraries)
             and value.device.type != self.home.type
-            and not any(source.attributes.get(str(value.what)) for source in self._sources())
+            and not any(source.attributes.get(str(value.what)) for source in self._sources)
         ]
 
     def _part_names(self) -> None:
@@ -317,12 +318,12 @@ class Decided:
     def _add_inherited(self, holder: Any, there: set[int]) -> bool:
         """What a library's class moves from which the user's derives: a subclass of a trainer. True: it moves some."""
         name, own = type(holder).__name__, _owners(holder)
-        calls = (call for source in self._sources() for call, _ in source.calls.get(name, ()))
+        calls = (call for source in self._sources for call, _ in source.calls.get(name, ()))
         if not is_mover(type(holder)) or any("cpu" in ast.unparse(each) for each in calls):
             return False
         users = {
             name
-            for source in self._sources()
+            for source in self._sources
             for name, assigned in source.attributes.items()
             if any(each.owner in own for each in assigned)
         }
@@ -364,7 +365,7 @@ class Decided:
 
     def _parts(self, name: str, whole: Any, there: set[int]) -> None:
         """`model.fc = nn.Linear(4, 2)` after the model was sent; `model.fc.to(device)` where the rest was not."""
-        for source in self._sources():
+        for source in self._sources:
             sent_at = max((_end(each.value) for each in source.names.get(("", name), ())), default=(0, 0))
             for (scope, part), assigned in list(source.names.items()):
                 piece = _part_of(whole, part.removeprefix(name)) if not scope and part.startswith(name) else None
@@ -383,7 +384,7 @@ class Decided:
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         if not parameters or not all(id(each) in there for each in parameters):
             return set()
-        for source in self._sources():
+        for source in self._sources:
             if any(one == name and self._sends(source, loop) for one, loop in source.states_sent):
                 return _of_parameters(optimizer)
             made = [each.value for each in source.names.get(("", name), ())]
@@ -446,14 +447,14 @@ class Decided:
 
     def _all_placed(self, name: str, index: int) -> bool:
         """Is this argument of every call of a class on the device?"""
-        calls = [(source, *each) for source in self._sources() for each in source.calls.get(name, ())]
+        calls = [(source, *each) for source in self._sources for each in source.calls.get(name, ())]
         return bool(calls) and all(
             len(call.args) > index and self.placements.given(source, call.args[index], scope)
             for source, call, scope in calls
         )
 
     def _all_decided(self, name: str) -> bool:
-        calls = [(source, *each) for source in self._sources() for each in source.calls.get(name, ())]
+        calls = [(source, *each) for source in self._sources for each in source.calls.get(name, ())]
         return bool(calls) and all(self.placements.given(*each) for each in calls)
 
     def sends_its_own(self, holder: Any) -> bool:
@@ -508,7 +509,7 @@ class Decided:
     def _add_moved_by_own(self, value: Any, there: set[int]) -> None:
         """What the method `to` of the user's class moves. What `super().to` moves of a module is there already."""
         inherits = not isinstance(value, torch.nn.Module)
-        read = [(source, owner) for source in self._sources() for owner in _owners(value)]
+        read = [(source, owner) for source in self._sources for owner in _owners(value)]
         moved, kept = (
             {name for source, owner in read for name in source.moved_by(owner, keeps=keeps, inherits=inherits)}
             for keeps in (False, True)
@@ -538,11 +539,11 @@ class Decided:
         if self._was_sent(f"{name}[]", value):
             return list(value.values()) if isinstance(value, dict) else list(value)
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        return [one for key, one in pairs if self._element_was_sent(name, key, one)]
+        return [one for key, one in pairs if not _is_plain(one) and self._element_was_sent(name, key, one)]
 
     def _element_was_sent(self, name: str, key: Any, value: Any) -> bool:
         single = f"{name}[{key!r}]"
-        if any(source.names.get(("", single)) for source in self._sources()):
+        if any(source.names.get(("", single)) for source in self._sources):
             return self._was_sent(single, value)
         return self._first(lambda source: self.placements.part(source, name, key)) is not None
 
@@ -576,15 +577,16 @@ class Decided:
         """Has a method run before the step, as far as calls outside of what the step runs tell?"""
         name = scope.rpartition(".")[2]
         during = {each.__qualname__ for each in self.around.functions} - {f"{scope.rpartition('.')[0]}.__init__"}
-        calls = (at for source in self._sources() for _, at in source.calls.get(name, ()))
+        calls = (at for source in self._sources for _, at in source.calls.get(name, ()))
         return name.startswith("__") or any(at not in during or at.endswith(".__init__") for at in calls)
 
-    def _sources(self) -> Iterator[Source]:
+    @cached_property
+    def _sources(self) -> list[Source]:
         files = (each.__code__.co_filename for each in self.around.functions)
-        yield from self.reasons.with_imported(dict.fromkeys((*files, *filter(None, [self.caller]))))
+        return [*self.reasons.with_imported(dict.fromkeys((*files, *filter(None, [self.caller]))))]
 
     def _first(self, ask: Callable[[Source], Line | None]) -> Line | None:
-        return next(filter(None, map(ask, self._sources())), None)
+        return next(filter(None, map(ask, self._sources)), None)
 
     # ------------------------------------------------------------ where they are kept
 
@@ -803,6 +805,14 @@ def _registered_in(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     yield from torch.nn.Module.named_children(module)
     yield from torch.nn.Module.named_parameters(module, recurse=False)
     yield from torch.nn.Module.named_buffers(module, recurse=False)
+
+
+def _is_plain(value: Any) -> bool:
+    """Certainly without a tensor: a number or a text, or a container of such."""
+    inside = value.values() if type(value) is dict else value
+    return type(value) in ATOMS or (
+        type(value) in (list, tuple, set, dict) and all(type(each) in ATOMS for each in inside)
+    )
 
 
 def contents_of(function: types.FunctionType) -> Iterator[Any]:
