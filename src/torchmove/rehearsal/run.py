@@ -336,7 +336,9 @@ class _Rehearsing:
         inventory = _survey.survey(self.named)
         self.choose_values(inventory)
         self.with_attributes = {
-            next(slot.path.steps()).what for slot in inventory.slots if slot.role not in _OF_MODULES
+            next(inventory.slots[index].path.steps()).what
+            for index, role in enumerate(inventory.slots.roles())
+            if role not in _OF_MODULES
         }
         self.is_off = switched_off_by(self.around, inventory, self.caller, self.home)
         holders = [holder for holder, _ in inventory.holders.values()]

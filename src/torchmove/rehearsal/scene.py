@@ -33,25 +33,28 @@ def set_up(
     undo: Undo,
 ) -> None:
     """Stand-ins for all tensors of an inventory, sharing memory as they do. `places`: by the tensor's id."""
-    tensors = inventory.slots.tensors
+    tensors, roles = inventory.slots.tensors, inventory.slots.roles()
     gradients = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
+
+    def origin_at(index: int) -> Origin | None:
+        if places[id(tensors[index])] is stage.home:
+            return None
+        slot = inventory.slots[index]
+        return origin_of(slot.path, slot.role, slot.tensor)
+
     for block in inventory.blocks:
         if _can_be_stood_in(block, tensors):
-            weighs = any(inventory.slots[index].role in ("parameter", "gradient") for index in block.slots)
+            weighs = any(roles[index] in ("parameter", "gradient") for index in block.slots)
             base = stage.storage_for(tensors[block.slots[0]], weighs=weighs)
             for index in block.slots:
                 tensor = tensors[index]
-                slot = inventory.slots[index]
-                origin = origin_of(slot.path, slot.role, tensor)
-                standin = stage.wrap(stage.window(base, tensor), places[id(tensor)], origin)
-                standin._part = _PARTS.get(slot.role, "other tensors")
+                standin = stage.wrap(stage.window(base, tensor), places[id(tensor)], origin_at(index))
+                standin._part = _PARTS.get(roles[index], "other tensors")
                 stage.meter.mark(standin._behind, standin._part)
                 dress(tensor, standin, undo)
         for index in block.slots:
             if is_lazy(tensors[index]):
-                slot = inventory.slots[index]
-                origin = origin_of(slot.path, slot.role, tensors[index])
-                stage.itself(tensors[index], places[id(tensors[index])], origin)
+                stage.itself(tensors[index], places[id(tensors[index])], origin_at(index))
     for shell in inventory.shells:  # a sparse tensor: where its parts are
         place = next((places[id(part)] for part in shell.parts if id(part) in places), CPU)
         origin = None if place is stage.home else origin_of(shell.path, shell.role, shell.tensor)
@@ -79,7 +82,8 @@ def dress(tensor: Tensor, standin: Tensor, undo: Undo) -> None:
         standin.__class__ = before
     standin.requires_grad_(tensor.requires_grad)
     hooks = (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
-    remember(filter(None, hooks), undo)
+    if any(hooks):
+        remember(filter(None, hooks), undo)
     there = [standin]  # a step back can be taken again
 
     def back() -> None:
