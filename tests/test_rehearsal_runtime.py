@@ -763,3 +763,36 @@ def test_compressed_and_nested_tensors_with_shapes_alone_are_a_limit():
     for step in (compressed, nested):
         assert tm.rehearse(step, net(), X, data="shapes").ending == "limit"
         assert tm.rehearse(step, net(), X, data="real").ok
+
+
+class _MadeOnTheHost(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x * 2
+
+    @staticmethod
+    def backward(_, __):
+        return torch.ones(2, 4)
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+def test_a_gradient_that_a_function_returns_is_on_the_device_of_its_tensor(data):
+    def step(model, x):
+        _MadeOnTheHost.apply(model.weight).sum().backward()
+
+    found = tm.rehearse(step, net(), X, data=data)
+    assert [each.kind for each in found.failing] == ["factory"], str(found)
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_recurrent_layers_under_cudas_autocast(kind, dtype, data):
+    def step(layer, x):
+        with torch.autocast("cuda", dtype=dtype):
+            out = layer(x.to("cuda"))
+            out = out[0] if isinstance(out, tuple) else out
+        assert out.dtype is dtype
+        out.sum().backward()
+
+    assert kinds_in(step, kind(4, 4), X, data=data) == []

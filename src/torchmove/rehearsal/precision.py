@@ -32,6 +32,8 @@ _IN_FLOAT32 = (
     *("cross_entropy_loss", "rms_norm"),
 )
 _RESULT_IN_FLOAT32 = ("prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum")
+# What it lowers and the CPU's autocast does not.
+_LOWERED = ("gru", "rnn_relu", "rnn_tanh", "gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell")
 _LESSER = {torch.float16, torch.bfloat16}
 
 
@@ -161,7 +163,7 @@ def _enabled_scalers(
 def _with_cudas_tables() -> Any:
     make_library: Any = torch.library.Library
     library = make_library("aten", "IMPL", "AutocastCPU")
-    for name in (*_IN_FLOAT32, *_RESULT_IN_FLOAT32):
+    for name in (*_IN_FLOAT32, *_RESULT_IN_FLOAT32, *_LOWERED):
         packet = getattr(aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             func = getattr(packet, overload)
@@ -169,9 +171,10 @@ def _with_cudas_tables() -> Any:
             takes_tensors = any(str(each.type).startswith("Tensor") for each in arguments)
             if overload.endswith("out") or not takes_tensors or _has_autocast(func):
                 continue
+            change = _lowered if name in _LOWERED else _raised
             by_result = name in _RESULT_IN_FLOAT32 and any(each.name == "dtype" for each in func._schema.arguments)
             with suppress(RuntimeError):
-                library.impl(func.name().removeprefix("aten::"), (_asked_for_float32 if by_result else _raised)(func))
+                library.impl(func.name().removeprefix("aten::"), (_asked_for_float32 if by_result else change)(func))
     with suppress(RuntimeError):
         library.impl("binary_cross_entropy", _unsafe)
     return library
@@ -198,6 +201,20 @@ def _raised(func: Any) -> Callable[..., Any]:
             return func(*args, **kwargs)
 
     return in_float32
+
+
+def _lowered(func: Any) -> Callable[..., Any]:
+    def in_lower_precision(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype("cpu")
+        with _outside_autocast():
+            args, kwargs = mapped(lambda each: each.to(dtype) if _is_float32(each) else each, (args, kwargs))
+            return func(*args, **kwargs)
+
+    return in_lower_precision
+
+
+def _is_float32(each: Any) -> bool:
+    return isinstance(each, Tensor) and each.dtype is torch.float32
 
 
 def _asked_for_float32(func: Any) -> Callable[..., Any]:

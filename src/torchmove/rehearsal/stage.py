@@ -320,6 +320,7 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if about.role == "weighed" and place is self.home:
             weigh(self.meter, func, behind, out)
         if about.role == "detach" and _accumulates():
+            place = self._check_gradient(given[0], place)
             self.meter.mark(out, "gradients")
         if about.returns_first:
             return self.admit(args[0]) if args else out
@@ -389,6 +390,15 @@ class Stage(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.told_generators.add(id(self.now.generator))
             why = f"{about.name} on {place} with a generator on {its}: torch takes one on the same device only"
             self.find(users_line(), "generator", why, f"torch.Generator(device={name_of(place)})")
+
+    def _check_gradient(self, gradient: Any, place: torch.device) -> torch.device:
+        """Report what a function or a hook has returned for a tensor on another device."""
+        leaf = getattr(torch._C._current_autograd_node(), "variable", None)
+        if type(leaf) is not StandIn or leaf._place is place or gradient.dim() == 0:
+            return place
+        if place is CPU:
+            self.tell(gradient, "a gradient", users_line())
+        return leaf._place
 
     def _check_kernel(self, about: Operator, given: list[Any]) -> None:
         """Report a dtype that the CPU's kernel has taken and that the device has none for; the run goes on."""
@@ -558,24 +568,30 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     try:
         return func(*args, **kwargs)
     except RuntimeError as error:
-        lacking = LACKING.search(str(error))
-        if lacking is None or nobody_has(func, lacking["dtype"]):
+        lacking = _lacking_in(str(error))
+        if not lacking or nobody_has(func, lacking):
             raise
-        if lacking["dtype"] not in ("Half", "BFloat16") and func.overloadpacket not in ONLY_ON_CUDA:
-            raise CannotGoOn(
-                f"the CPU has no kernel of {func.overloadpacket.__name__} for {lacking['dtype']}"
-            ) from error
-    first = next(
-        each for each in leaves((args, kwargs)) if isinstance(each, Tensor) and each.dtype is not torch.float32
-    )
-    lesser = first.dtype
+        if lacking not in ("Half", "BFloat16") and func.overloadpacket not in ONLY_ON_CUDA:
+            raise CannotGoOn(f"the CPU has no kernel of {func.overloadpacket.__name__} for {lacking}") from error
+        dtypes = [each.dtype for each in leaves((args, kwargs)) if isinstance(each, Tensor)]
+        lesser = next((dtype for dtype in dtypes if dtype is not torch.float32), None)
+        if lesser is None:
+            raise
     args, kwargs = mapped(
         lambda each: each.float() if isinstance(each, Tensor) and each.dtype == lesser else each, (args, kwargs)
     )
-    out = func(*args, **kwargs)
-    if isinstance(out, Tensor):
-        return out.to(lesser) if out.dtype is torch.float32 else out
-    return type(out)(each.to(lesser) if isinstance(each, Tensor) else each for each in out)
+    return mapped(
+        lambda each: each.to(lesser) if isinstance(each, Tensor) and each.dtype is torch.float32 else each,
+        func(*args, **kwargs),
+    )
+
+
+def _lacking_in(said: str) -> str:
+    """The dtype that the CPU has no kernel for, as torch names it; "": an error says something else."""
+    if "could not create a primitive" in said:  # oneDNN, of an LSTM
+        return "Half"
+    found = LACKING.search(said)
+    return "" if found is None else found["dtype"]
 
 
 def _without_masks(indices: Any) -> list[Any]:
