@@ -188,8 +188,9 @@ def test_switches_of_precision_and_kernels_are_put_back(precision):
     def step(model, x):
         cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
         torch.set_float32_matmul_precision("high" if precision == "highest" else "highest")
-        cuda.matmul.allow_tf32 = cudnn.benchmark = True
-        cudnn.allow_tf32, cudnn.benchmark_limit = False, 3
+        if not torch.backends.flags_frozen():  # as torch's own tests freeze them for the whole process
+            cuda.matmul.allow_tf32 = cudnn.benchmark = True
+            cudnn.allow_tf32, cudnn.benchmark_limit = False, 3
         cuda.enable_flash_sdp(False), cuda.enable_mem_efficient_sdp(False)
         cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.set_warn_always(True)
@@ -199,7 +200,8 @@ def test_switches_of_precision_and_kernels_are_put_back(precision):
     torch.set_float32_matmul_precision(precision)
     try:
         told = switches()
-        assert tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4)).ok
+        found = tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4))
+        assert found.ok, str(found)
         assert switches() == told
     finally:
         torch.set_float32_matmul_precision(before)

@@ -264,7 +264,7 @@ BY_A_LIBRARY = {
     ),
     "a module that the library builds": (
         'own = library.small_net()\n    own(batch["input_ids"].to("cuda"))',
-        "the module Linear was built on cpu in the step and not moved (remedies.py:32)",
+        "the module Linear was built on cpu in the step and not moved (remedies.py:33)",
         'own = own.to("cuda")',
     ),
 }
