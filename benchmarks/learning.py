@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchmove import learning
+from torchmove.planning import learning
 
 
 def main() -> None:

@@ -16,8 +16,9 @@ from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import fully_shard
 
 import torchmove as tm
-from torchmove import _devices, _freeing
+from torchmove import devices as _devices
 from torchmove._trips import CPU, HostPeak, Link, State, filled, resident_bytes, transformer, trip, usual, wake
+from torchmove.moving import leftovers as _freeing
 
 TURNS, CYCLES = 3, 20
 Tell = Callable[[str], None]
@@ -49,7 +50,7 @@ def park(device: torch.device, *, quick: bool, tell: Tell) -> dict[str, Any]:
 
 def _cycles(state: State, device: torch.device, tell: Tell) -> dict[str, Any]:
     away = [tensor for tensor in state.tensors() if tensor.device == device]
-    _freeing.wait()
+    _freeing.wait_for_freeing()
     host = resident_bytes()
     seconds: dict[str, Any] = {}
     with HostPeak() as peak:
@@ -65,10 +66,10 @@ def _cycles(state: State, device: torch.device, tell: Tell) -> dict[str, Any]:
     found["half_bytes"] = sum(tensor.nbytes for tensor in away[: len(away) // 2])
     found["found_by_fingerprint"] = _writes_found(state, away[0])
     tell(f"{CYCLES} cycles")
-    before = resident_bytes(), _devices.driver_free_bytes(device)
+    before = resident_bytes(), _devices.driver_free_memory(device)
     for _ in range(CYCLES):
         _lap(state, away[::50], device)
-    after = resident_bytes(), _devices.driver_free_bytes(device)
+    after = resident_bytes(), _devices.driver_free_memory(device)
     found["grown_host_bytes"] = None if before[0] is None or after[0] is None else after[0] - before[0]
     found["grown_device_bytes"] = None if before[1] is None or after[1] is None else before[1] - after[1]
     return {**found, "seconds": seconds}
@@ -106,7 +107,7 @@ def _lap(state: State, part: Sequence[Tensor], device: torch.device) -> tuple[fl
 
 
 def _parked(state: State, device: torch.device) -> tuple[tm.Parked, float]:
-    _devices.synchronize(device)
+    _devices.synchronize_device(device)
     began = time.perf_counter()
     parked = tm.park(*state, progress=False)
     return parked, time.perf_counter() - began
@@ -138,7 +139,7 @@ def _swaps(nbytes: int, device: torch.device, tell: Tell) -> dict[str, Any]:
         for changed, at_once in itertools.product((True, False), (False, True)):
             if changed:
                 _change(one)
-            _devices.synchronize(device)
+            _devices.synchronize_device(device)
             began = time.perf_counter()
             if at_once:
                 left = tm.swap(out=one, into=resting, progress=False).parked
@@ -165,8 +166,8 @@ def _change(model: nn.Module) -> None:
 
 
 def _seconds(go: Callable[[], object], device: torch.device) -> float:
-    _devices.synchronize(device)
+    _devices.synchronize_device(device)
     began = time.perf_counter()
     go()
-    _devices.synchronize(device)
+    _devices.synchronize_device(device)
     return time.perf_counter() - began

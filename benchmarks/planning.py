@@ -21,10 +21,11 @@ from typing import Any
 
 import torch
 
-from torchmove import Plan, TorchmoveError
-from torchmove._council import Council
-from torchmove._move import plan_for
-from torchmove._survey import survey
+from torchmove.chain import plan_for
+from torchmove.errors import TorchmoveError
+from torchmove.moving.agreement import Council
+from torchmove.planning.plan import Plan
+from torchmove.surveying.survey import survey_objects
 
 TENSORS_PER_LAYER = 10  # weight and bias, each with a gradient, exp_avg, exp_avg_sq and step
 
@@ -60,7 +61,7 @@ def planned(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Plan:
 def measure(tensors: int) -> dict[str, float]:
     model, optimizer = state(tensors)
     runs = max(15, min(50, 200_000 // tensors))
-    alone = best_seconds(lambda: survey({"model": model, "optimizer": optimizer}), runs)
+    alone = best_seconds(lambda: survey_objects({"model": model, "optimizer": optimizer}), runs)
     both = best_seconds(lambda: planned(model, optimizer), runs)
     return {"tensors": tensors, "survey_us": alone / tensors * 1e6, "survey_and_plan_us": both / tensors * 1e6}
 

@@ -28,8 +28,8 @@ import torch
 from speed_page import write
 from speed_parts import PARTS
 
-from torchmove._errors import CannotMeasure
 from torchmove.bench import accelerator, machine
+from torchmove.errors import CannotMeasure
 
 ROOT = Path(__file__).resolve().parents[1]
 

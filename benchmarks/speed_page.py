@@ -10,8 +10,8 @@ from typing import Any
 
 from speed_plot import plot
 
-from torchmove.bench import TITLES
-from torchmove.report import readable_bytes
+from torchmove.formatting import readable_bytes
+from torchmove.reporting.machine import TITLES
 
 Figures = Mapping[str, Any]
 BEGIN, END = "<!-- speed -->", "<!-- /speed -->"

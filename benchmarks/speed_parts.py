@@ -36,6 +36,7 @@ from torchmove._trips import (
     wake,
 )
 from torchmove.bench import compared, measure, most_bytes, ways_of
+from torchmove.reporting import report
 
 TURNS = 5
 
@@ -46,7 +47,7 @@ def tell(line: str) -> None:
 
 def whole_transformer(device: torch.device, *, quick: bool) -> dict[str, Any]:
     """1.2 billion parameters of float32 in 24 layers with AdamW: 4.8 GB of model, 14.5 GB together."""
-    return measure(device, 6_000_000 if quick else 14_500_000_000, tell=tell).facts()
+    return report(measure(device, 6_000_000 if quick else 14_500_000_000, tell=tell)).facts()
 
 
 # ---------------------------------------------------------------- many small tensors
@@ -79,11 +80,11 @@ def _small_state(layers: int) -> State:
 
 # Where the work of a stage is done. A name that is not there any more is left out, and its time is in "rest".
 STAGES = [
-    ("survey", "torchmove._survey", "survey"),
-    ("plan", "torchmove._plan", "plan"),
-    ("sort", "torchmove._apply", "_copy"),
-    ("commit", "torchmove._apply", "_commit"),
-    ("verify", "torchmove._verify", "verify_move"),
+    ("survey", "torchmove.chain", "survey_objects"),
+    ("plan", "torchmove.chain", "make_plan"),
+    ("sort", "torchmove.moving.apply", "_copy"),
+    ("commit", "torchmove.moving.apply", "_commit"),
+    ("verify", "torchmove.chain", "verify_move"),
 ]
 
 
@@ -133,7 +134,7 @@ def _named_stages() -> list[tuple[str, Any, str]]:
 
 
 def _copying() -> list[tuple[str, Any, str]]:
-    modules = [module for name, module in sys.modules.items() if name.startswith("torchmove.movers.")]
+    modules = [module for name, module in sys.modules.items() if name.startswith("torchmove.moving.movers.")]
     kinds = [(kind, module) for module in modules for kind in vars(module).values() if isinstance(kind, type)]
     return [
         ("copy", kind, "copy") for kind, module in kinds if "copy" in vars(kind) and kind.__module__ == module.__name__

@@ -1,11 +1,11 @@
-"""Write docs/codes.md from the table in torchmove._codes: python docs/codes.py"""
+"""Write docs/codes.md from the table in torchmove.codes: python docs/codes.py"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchmove._codes import FILES, FINDINGS, NOTES, REFUSALS, Code
+from torchmove.codes import FILES, FINDINGS, NOTES, REFUSALS, Code
 
 PAGE = Path(__file__).with_suffix(".md")
 

@@ -15,8 +15,9 @@ import torch
 from routes import ROUTES, Route
 from twin import install
 
-from torchmove import _collector, _held
-from torchmove.movers import staged
+from torchmove.internals import collector as _collector
+from torchmove.moving import leftovers as _held
+from torchmove.moving.movers import staged
 
 collect_ignore = ["corpus", "ecosystem/tiny_pipelines.py"]  # programs, not tests
 

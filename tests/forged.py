@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchmove.checkpoints import CheckpointRefused
+from torchmove.errors import CheckpointRefused
 
 
 @contextmanager

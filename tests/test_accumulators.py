@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from zoo import numbers
 
 import torchmove as tm
-from torchmove import _apply, _verify
+from torchmove import chain
+from torchmove.moving import apply as _apply
 
 
 def accumulator(parameter: Tensor) -> Any:
@@ -102,7 +103,7 @@ def test_a_failed_move_keeps_them(route, monkeypatch):
     listening = Listening(model)
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(_verify, "verify_move", lambda *_: 1 / 0)
+            patch.setattr(chain, "verify_move", lambda *_: 1 / 0)
             with pytest.raises(tm.MoveFailed):
                 route.there(model)
         assert backward(model, route.home, listening) == EACH_ONCE

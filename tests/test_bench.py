@@ -17,7 +17,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from torchmove import _devices, bench, cli
+from torchmove import _trips, bench, cli
 from torchmove._trips import (
     CPU,
     HostPeak,
@@ -31,6 +31,7 @@ from torchmove._trips import (
     transformer,
     usual,
 )
+from torchmove.reporting.machine import TITLES
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -116,7 +117,7 @@ def test_bench_prints_its_figures_as_json(twin):
 def test_bench_prints_a_table(twin):
     ran = run("bench", "--device", "twin:1", "--bytes", "1MB")
     assert ran.exit_code == 0, ran.stderr
-    assert all(bench.TITLES[name] in ran.stdout for name in WAYS)
+    assert all(TITLES[name] in ran.stdout for name in WAYS)
     assert "movers: plain to twin:1, plain to cpu" in ran.stdout
     assert "turn 3 of 3" in ran.stderr
 
@@ -206,7 +207,7 @@ def test_memory_on_the_device_counts_beyond_the_state_that_arrives(monkeypatch):
         memory_allocated=lambda device: befores.pop(0),
         max_memory_allocated=lambda device: peaks.pop(0),
     )
-    monkeypatch.setattr(_devices, "module_of", lambda device: counts)
+    monkeypatch.setattr(_trips, "device_module", lambda device: counts)
     _, (there, back) = first_trip(lambda to: None, torch.device("twin:0"), 1000)
     assert (there.device, back.device) == (30, 7)
 
@@ -259,9 +260,7 @@ def size_row(nbytes: int, tensors: int) -> dict[str, object]:
 EXTRA = {"there": {"host": 1 << 20, "device": None}, "back": {"host": None, "device": 1 << 30}}
 STAGES = {"survey": 4.0, "copy": 2.5, "total": 6.5}
 FIGURES = {
-    "transformer": part(
-        tensors=12, movers={"there": "fast", "back": "slow"}, extra_bytes=EXTRA, ways=ways(*bench.TITLES)
-    ),
+    "transformer": part(tensors=12, movers={"there": "fast", "back": "slow"}, extra_bytes=EXTRA, ways=ways(*TITLES)),
     "small": part(
         tensors=96_000,
         turns=3,

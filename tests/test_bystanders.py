@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import torchmove as tm
-from torchmove import _held
-from torchmove._everything import everything_of
+from torchmove.internals.collector import everything_of
+from torchmove.moving import leftovers as _held
 from torchmove.testing import refresh
 
 
@@ -205,7 +205,8 @@ def test_a_gradient_that_does_not_fit_fails_and_changes_nothing():
 
 
 def test_a_step_that_cannot_be_undone_does_not_keep_the_others_from_it(monkeypatch):
-    from torchmove import _apply, _repointing
+    from torchmove.moving import apply as _apply
+    from torchmove.moving import apply as _repointing
 
     model = nn.Linear(2, 2)
     model.device = torch.device("cpu")

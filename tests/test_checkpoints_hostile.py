@@ -33,7 +33,10 @@ from forged import (
 )
 
 import torchmove as tm
-from torchmove.checkpoints import CheckpointRefused, inspect, reading, relocate
+from torchmove.checkpoints import reading
+from torchmove.checkpoints.inspecting import inspect
+from torchmove.checkpoints.relocating import relocate
+from torchmove.errors import CheckpointRefused
 
 CODE = {
     "system": call("os.system", text("touch ran")),

@@ -20,7 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchmove.checkpoints import CheckpointRefused, inspect, relocate
+from torchmove.checkpoints.inspecting import inspect
+from torchmove.checkpoints.relocating import relocate
+from torchmove.errors import CheckpointRefused
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 1234\n" % (b"0" * 64)
 PAGE = b"\n<!DOCTYPE HTML>\n<html><head><title>Log in</title></head></html>\n"

@@ -16,9 +16,12 @@ import torch
 from click.testing import CliRunner
 from forged import index, linked, refused, save, training
 
-from torchmove.checkpoints import CheckpointRefused, inspect, landing, relocate
+from torchmove.checkpoints import landing
+from torchmove.checkpoints.inspecting import inspect
 from torchmove.checkpoints.packing import Packer
+from torchmove.checkpoints.relocating import relocate
 from torchmove.cli import main
+from torchmove.errors import CheckpointRefused
 
 
 def sharded(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import tracemalloc
@@ -16,9 +17,12 @@ import torch
 from forged import entry, refused, safetensors, save
 from torch import nn
 
-from torchmove.checkpoints import CheckpointRefused, budget, inspect, relocate, walking
+from torchmove.checkpoints import budget, walking
 from torchmove.checkpoints.budget import Budget
+from torchmove.checkpoints.inspecting import inspect
 from torchmove.checkpoints.keys import Keys
+from torchmove.checkpoints.relocating import relocate
+from torchmove.errors import CheckpointRefused
 
 SIZE = 16_000
 # For each byte of a file: what Python is called, and what it holds. A hostile file of before takes hundreds or more.
@@ -129,7 +133,7 @@ def test_the_last_of_many_names_is_counted_not_listed(tmp_path, monkeypatch):
     contents = inspect(save(tmp_path / "a.pt", [one] * 5 + [two] * 3 + [one]))
     assert [str(entry.path) for entry in contents.entries] == ["[0]", "[1]", "[2]", "[5]", "[6]", "[7]"]
     assert contents.unlisted == 3
-    assert contents.facts()["unlisted"] == 3
+    assert json.loads(contents.to_json())["unlisted"] == 3
     assert "3 more names of the tensors are counted and not listed" in str(contents)
     monkeypatch.undo()
     contents = inspect(tmp_path / "a.pt")

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 
 import torchmove as tm
 from torchmove import bench, cli
+from torchmove import results as html
 from torchmove.checkpoints import landing
 from torchmove.cli import machine, output, targets
-from torchmove.report import html
 
 PROGRAM = """
 import torch
@@ -520,8 +520,8 @@ def test_a_page_replaces_a_page_and_another_file_only_if_it_is_told_to(folder, s
     page = folder / "page.html"
     for _ in range(2):
         assert run(*command.split(), "--html", "page.html").exit_code == output.FINE
-        assert page.read_text().startswith(html.MARK)
-    for mine in (b"", b"<!doctype html>\n<p>mine", html.MARK[:-1].encode(), b" " + page.read_bytes()):
+        assert page.read_text().startswith(html.PAGE_MARK)
+    for mine in (b"", b"<!doctype html>\n<p>mine", html.PAGE_MARK[:-1].encode(), b" " + page.read_bytes()):
         page.write_bytes(mine)
         ran = run(*command.split(), "--html", "page.html")
         assert ran.exit_code == output.REFUSED
@@ -530,7 +530,7 @@ def test_a_page_replaces_a_page_and_another_file_only_if_it_is_told_to(folder, s
         assert (ran.stdout, page.read_bytes()) == ("", mine)
     page.chmod(0o600)
     assert run(*command.split(), "--html", "page.html", "--overwrite").exit_code == output.FINE
-    assert page.read_text().startswith(html.MARK)
+    assert page.read_text().startswith(html.PAGE_MARK)
     assert page.stat().st_mode & 0o777 == 0o600
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torchmove as tm
-from torchmove._codes import FILES, FINDINGS, NOTES, REFUSALS
+from torchmove.codes import FILES, FINDINGS, NOTES, REFUSALS
 from torchmove.testing import refresh
 
 ROOT = Path(__file__).parents[1]

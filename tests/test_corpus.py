@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import torchmove as tm
-from torchmove._names import names_of
 from torchmove.rehearsal.given import Given, trained_in
+from torchmove.surveying.names import names_of
 
 CORPUS = Path(__file__).parent / "corpus"
 PLANTED, CLEAN, DECOYS = (sorted((CORPUS / name).glob("*.py")) for name in ("planted", "clean", "decoys"))

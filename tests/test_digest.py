@@ -10,8 +10,8 @@ from torch import Tensor
 from zoo import random_bits
 
 import torchmove as tm
-from torchmove import _digest
-from torchmove._digest import digests
+from torchmove.verifying import digests as _digest
+from torchmove.verifying.digests import digests
 
 COUNTS = [1, 7, 4096, _digest._SMALL, _digest._SMALL + 1, 3 * _digest._SMALL + 4097]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.uint8, torch.bool, torch.complex64, torch.complex128]

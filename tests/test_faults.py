@@ -23,11 +23,18 @@ from torch.testing._internal.two_tensor import TwoTensor
 from zoo import numbers
 
 import torchmove as tm
-from torchmove import _apply, _devices, _held, _plan, _repointing, _storage, _survey, _verify, movers
-from torchmove._records import Finding, Inventory, Verdict
-from torchmove._undo import Undo
-from torchmove.movers.plain import Plain
+from torchmove import chain
+from torchmove.internals import rebinding as rebinding_module
+from torchmove.internals.metadata import has_storage
+from torchmove.internals.undo import Undo
+from torchmove.moving import apply as _apply
+from torchmove.moving import apply as _repointing
+from torchmove.moving import leftovers as _held
+from torchmove.moving import movers
+from torchmove.moving.movers.plain import Plain
+from torchmove.surveying.inventory import Inventory
 from torchmove.testing import refresh
+from torchmove.verifying.verdict import Finding, Verdict
 
 TO_TWIN = Route("cpu-twin", "cpu", "twin:0")
 FROM_TWIN = Route("twin-cpu", "twin:0", "cpu")
@@ -58,8 +65,8 @@ def _one_thread() -> Iterator[None]:
 def _known_device(request) -> None:
     """The twin is asked once whether it has storages, which is an allocation too: not one of the move's."""
     if not request.node.get_closest_marker("cuda"):
-        _storage.has_storage.cache_clear()
-        assert _storage.has_storage("twin")
+        has_storage.cache_clear()
+        assert has_storage("twin")
 
 
 # ---------------------------------------------------------------- traps
@@ -272,16 +279,16 @@ COPYING = {
 COMMITTING = {
     "looking back": (_held.OldStorages, "look_at"),
     "rebinding": (_apply, "rebind"),
-    "setting data": (_storage.binding, "_set_data"),
-    "setting the data of many": (_storage.binding, "_set_all"),
+    "setting data": (rebinding_module, "_set_data"),
+    "setting the data of many": (rebinding_module, "_set_all"),
     "swapping": (torch._C, "_swap_tensor_impl"),
     "rebuilding a shell": (_apply, "shell_rebinding"),
-    "setting gradients": (_storage.Gradients, "set"),
+    "setting gradients": (rebinding_module.Gradients, "set"),
     "repointing": (_repointing, "_write"),
     "settling": (_apply, "call_overrides"),
     "a module's own _apply": (OwnApply, "_apply"),
-    "proving": (_verify, "verify_move"),
-    "waiting for the copies": (_devices, "synchronize"),
+    "proving": (chain, "verify_move"),
+    "waiting for the copies": (_apply, "synchronize_device"),
 }
 
 
@@ -318,12 +325,12 @@ def test_a_fault_in_the_midst_of_many_changes_nothing(route, at_once, mover, mon
     """Some look at their copies by then, one copy is in nobody's hands, the others wait."""
     monkeypatch.setattr(_apply, "AT_ONCE", at_once)
     state, untouched = started(hostile(()), route), started(hostile(()), route)
-    real = _storage.binding._set_all
+    real = rebinding_module._set_all
 
     def attempt(number: int) -> None:
         spring = trapped(lambda window: window, number)
         with monkeypatch.context() as patch:
-            patch.setattr(_storage.binding, "_set_all", lambda tensors, windows: real(tensors, map(spring, windows)))
+            patch.setattr(rebinding_module, "_set_all", lambda tensors, windows: real(tensors, map(spring, windows)))
             route.there(*state.objects)
 
     assert ordeal(state, route, mover, attempt, failed_for(Sprung), untouched) > 5
@@ -346,12 +353,12 @@ def test_a_copy_goes_as_soon_as_its_memory_has_a_new_owner():
 
     watched = [tensor.as_subclass(Watching) for tensor in tensors]
     before = [tensor.untyped_storage() for tensor in tensors]
-    _storage.rebind_dense(watched, copies, before, list, Undo())
+    rebinding_module.rebind_dense(watched, copies, before, list, Undo())
     assert seen[-1] <= 2
     assert copies == []
 
 
-PLANNING = {"survey": _survey, "plan": _plan, "free_bytes": _devices}
+PLANNING = ("survey_objects", "make_plan", "free_memory")
 
 
 def sprung(error: Exception) -> None:
@@ -363,11 +370,11 @@ def sprung(error: Exception) -> None:
 @on_every_route
 def test_a_fault_while_planning_changes_nothing(route, name, mover, monkeypatch):
     state, untouched = started(hostile(()), route), started(hostile(()), route)
-    real = getattr(PLANNING[name], name)
+    real = getattr(chain, name)
 
     def attempt(number: int) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(PLANNING[name], name, trapped(real, number))
+            patch.setattr(chain, name, trapped(real, number))
             route.there(*state.objects)
 
     assert ordeal(state, route, mover, attempt, sprung, untouched)
@@ -417,7 +424,7 @@ def test_a_bad_verdict_is_rolled_back(route, mover, monkeypatch):
     gc.collect()
     before, used = state.snapshot(), memory(route)
     with monkeypatch.context() as patch:
-        patch.setattr(_verify, "verify_move", finds_something)
+        patch.setattr(chain, "verify_move", finds_something)
         with pytest.raises(tm.VerificationError, match="nothing has changed") as caught:
             route.there(*state.objects)
     assert caught.value.verdict.findings
@@ -434,7 +441,7 @@ def test_a_bad_verdict_is_rolled_back(route, mover, monkeypatch):
 def test_the_error_of_a_bad_verdict_holds_no_memory(route, mover, monkeypatch):
     state = started(hostile(()), route)
     mover.made.clear()
-    monkeypatch.setattr(_verify, "verify_move", finds_something)
+    monkeypatch.setattr(chain, "verify_move", finds_something)
     with pytest.raises(tm.VerificationError):
         route.there(*state.objects)
     assert mover.alive() == 0
@@ -607,12 +614,12 @@ def test_a_plan_that_was_applied_leaves_no_old_memory_held(twin):
 
 
 def test_a_device_that_is_full_when_it_is_first_asked_is_asked_properly(twin):
-    _storage.has_storage.cache_clear()
+    has_storage.cache_clear()
     twin.fail_at(1)
     model = nn.Linear(2, 2)
     with pytest.raises((tm.MoveFailed, torch.OutOfMemoryError)):
         tm.move(model, to="twin:0")
-    assert _storage.has_storage("twin")
+    assert has_storage("twin")
 
 
 @pytest.mark.xfail(reason="Module._apply makes a wrapper parameter anew even if there is nothing to do, parts included")
@@ -627,7 +634,7 @@ def test_a_module_with_an_apply_of_its_own_may_have_a_wrapper_parameter(route):
 def test_a_cache_that_cannot_be_given_back_does_not_hide_the_failure(twin, monkeypatch):
     """As on a card that answers every call with the same error."""
     model = nn.Linear(2, 2)
-    monkeypatch.setattr(_devices, "give_back_cache", trapped(_devices.give_back_cache, 1))
+    monkeypatch.setattr(_apply, "release_cached_memory", trapped(_apply.release_cached_memory, 1))
     twin.fail_at(1)
     with pytest.raises(tm.MoveFailed) as caught:
         tm.move(model, to="twin:0")

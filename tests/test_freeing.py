@@ -13,17 +13,18 @@ import torch
 from torch import nn
 
 import torchmove as tm
-from torchmove import _freeing, _move
+from torchmove import chain as _move
+from torchmove.moving import leftovers as _freeing
 from torchmove.testing import refresh
 
 
 def test_large_old_memory_is_given_back_and_nothing_else_is_touched(monkeypatch):
-    monkeypatch.setattr(_freeing, "_WORTH_BYTES", 1)
+    monkeypatch.setattr(_freeing, "_BACKGROUND_BYTES", 1)
     model = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1000), nn.Linear(3, 3))
     kept = model[1].weight.data  # somebody else looks at this one
     expected = [parameter.detach().clone() for parameter in model.parameters()]
     receipt = refresh(model)
-    _freeing.wait()
+    _freeing.wait_for_freeing()
     assert [str(held.path) for held in receipt.held] == ["model[1].weight"]
     assert torch.equal(kept, expected[2])
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected, strict=True))
@@ -61,10 +62,10 @@ def held_as_a_storage(folder):
 
 @pytest.mark.parametrize("lend", [lent_by_numpy, lent_by_a_file, shared_memory, seen_by_another, held_as_a_storage])
 def test_memory_of_others_keeps_its_bytes(lend, monkeypatch, tmp_path):
-    monkeypatch.setattr(_freeing, "_WORTH_BYTES", 1)
+    monkeypatch.setattr(_freeing, "_BACKGROUND_BYTES", 1)
     tensor, total = lend(tmp_path)
     refresh([tensor])
-    _freeing.wait()
+    _freeing.wait_for_freeing()
     assert total() == 1 << 20
 
 
@@ -85,11 +86,11 @@ def test_who_holds_what_is_told_in_the_order_of_the_state():
 
 def test_whoever_moves_while_memory_is_given_back_does_not_wait_for_itself(monkeypatch):
     """The collector may run somebody's code in that thread."""
-    monkeypatch.setattr(_freeing, "_WORTH_BYTES", 1)
+    monkeypatch.setattr(_freeing, "_BACKGROUND_BYTES", 1)
     ended = []
     monkeypatch.setattr(_freeing, "_empty", lambda large: ended.append(tm.move(nn.Linear(1, 1), to="cpu")))
     refresh([torch.ones(1 << 20)])
-    _freeing.wait()
+    _freeing.wait_for_freeing()
     assert len(ended) == 1
 
 
@@ -106,7 +107,7 @@ def test_a_later_move_waits_until_it_is_done(monkeypatch):
 def test_little_is_given_back_at_once(monkeypatch):
     monkeypatch.setattr(_freeing, "_thread", None)
     old = [torch.ones(3).untyped_storage()]
-    _freeing.let_go(old)
+    _freeing.free_in_background(old)
     assert old == []
     assert _freeing._thread is None
 
@@ -130,7 +131,7 @@ def test_a_program_may_end_right_after_a_move(last):
 
 
 def test_memory_is_given_back_where_no_thread_can_be_started(monkeypatch):
-    monkeypatch.setattr(_freeing, "_WORTH_BYTES", 1)
+    monkeypatch.setattr(_freeing, "_BACKGROUND_BYTES", 1)
     monkeypatch.setattr(_freeing, "_thread", None)
 
     def refuse(thread):

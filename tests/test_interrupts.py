@@ -25,7 +25,11 @@ from threads import threads
 from torch import nn
 
 import torchmove as tm
-from torchmove import _apply, _held, _repointing, _survey, _verify, movers
+from torchmove import chain
+from torchmove.moving import apply as _apply
+from torchmove.moving import apply as _repointing
+from torchmove.moving import leftovers as _held
+from torchmove.moving import movers
 
 TO_TWIN = Route("cpu-twin", "cpu", "twin:0")
 FROM_TWIN = Route("twin-cpu", "twin:0", "cpu")
@@ -273,7 +277,7 @@ def interrupt_at_every_line(*files: str) -> Iterator[Line]:
 
 def test_ctrl_c_at_any_line_leaves_the_state_whole(unraisable_is_dropped):
     lines = interrupt_at_every_line(
-        *("_apply.py", "_held.py", "_interrupts.py", "_move.py", "_repointing.py", "_switch.py", "_undo.py"),
+        *("apply.py", "leftovers.py", "interrupts.py", "chain.py", "switch.py", "undo.py"),
         *("binding.py", "cutting.py", "plain.py"),
     )
     ends = Counter()
@@ -290,14 +294,14 @@ def test_ctrl_c_at_any_line_leaves_torch_and_python_as_they_were(unraisable_is_d
 
 
 def test_ctrl_c_is_never_lost(unraisable_is_dropped):
-    lines = interrupt_at_every_line("_apply.py", "_held.py", "binding.py", "watching.py")
+    lines = interrupt_at_every_line("apply.py", "leftovers.py", "rebinding.py", "storages.py")
     assert [line.place for line in lines if not line.interrupted] == []
 
 
 def test_ctrl_c_at_any_line_raises_nothing_else(monkeypatch):
     raised: list[type] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: raised.append(unraisable.exc_type))
-    for _ in interrupt_at_every_line("_held.py", "watching.py"):
+    for _ in interrupt_at_every_line("leftovers.py", "storages.py"):
         pass
     assert set(raised) <= {KeyboardInterrupt}
 
@@ -305,14 +309,14 @@ def test_ctrl_c_at_any_line_raises_nothing_else(monkeypatch):
 # ---------------------------------------------------------------- at each stage, and what the user has made of Ctrl-C
 
 STAGES = {
-    "surveying": (_survey, "survey"),
+    "surveying": (chain, "survey_objects"),
     "copying": (movers.Plain, "copy"),
     "cutting": (_apply, "cut"),
     "looking back": (_held.OldStorages, "look_at"),
     "rebinding": (_apply, "rebind"),
     "repointing": (_repointing, "_write"),
     "settling": (_apply, "call_overrides"),
-    "proving": (_verify, "verify_move"),
+    "proving": (chain, "verify_move"),
 }
 COMMITTING = {"looking back", "rebinding", "repointing", "settling", "proving"}
 

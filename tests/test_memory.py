@@ -9,7 +9,7 @@ from torch import nn
 from zoo import numbers
 
 import torchmove as tm
-from torchmove import _verify
+from torchmove import chain
 from torchmove.testing import refresh
 
 # ---------------------------------------------------------------- bytes
@@ -264,7 +264,7 @@ def test_a_holder_of_either_storage_is_named_as_a_leftover():
 def test_a_failed_move_leaves_them_as_they_were(monkeypatch):
     tensors, _ = overlapping_in_part()
     before, addresses = [bits(each) for each in tensors], [each.data_ptr() for each in tensors]
-    monkeypatch.setattr(_verify, "verify_move", lambda *_: 1 / 0)
+    monkeypatch.setattr(chain, "verify_move", lambda *_: 1 / 0)
     with pytest.raises(tm.MoveFailed):
         tm.move(tensors, to="twin:0")
     assert [each.data_ptr() for each in tensors] == addresses

@@ -20,9 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import ZOO, numbers
 
 import torchmove as tm
-from torchmove import movers
-from torchmove._storage import has_storage
-from torchmove.movers.plain import Plain
+from torchmove.internals.metadata import has_storage
+from torchmove.moving import movers
+from torchmove.moving.movers.plain import Plain
 from torchmove.testing import refresh
 
 

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch_own import OPTIMIZERS, flag_sets, optimizer_cases
 
 import torchmove as tm
-from torchmove import learning
+from torchmove.planning import learning
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch has much to say about its own samples
 

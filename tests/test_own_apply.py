@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from zoo import numbers
 
 import torchmove as tm
-from torchmove import _apply, _verify
+from torchmove import chain
+from torchmove.moving import apply as _apply
 
 
 class Head(nn.Module):
@@ -104,7 +105,7 @@ def test_a_failure_afterwards_undoes_what_a_module_changed(make, route, monkeypa
         raise RuntimeError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_verify, "verify_move", fail)
+        patch.setattr(chain, "verify_move", fail)
         with pytest.raises(tm.MoveFailed):
             route.there(model)
     assert_same(before, trace(tensors))

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from zoo import ZOO
 
 import torchmove as tm
-from torchmove._move import plan_for
-from torchmove.report import counted, listed, readable_bytes, readable_seconds
+from torchmove.chain import plan_for
+from torchmove.formatting import counted, listed, readable_bytes, readable_seconds
+from torchmove.reporting import report
 
 HOSTILE = "</script><script>hurt = 1</script><img src=x onerror='hurt = 1'>\"><b>&amp;<!--"
 ALONE = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
@@ -218,7 +219,7 @@ _KINDS = ("dtypes", "dtype", "shapes", "shape")
 def test_a_receipt_knows_when_each_stage_began_and_ended():
     model, optimizer = in_mid_training()
     receipt = tm.move(model, optimizer, to="twin:0", verify="bytes")
-    stages = receipt.facts()["stages"]
+    stages = report(receipt).facts()["stages"]
     assert [stage["name"] for stage in stages] == [
         "survey",
         "plan",
@@ -277,7 +278,7 @@ def many_roots(make: str) -> Any:
 @pytest.mark.parametrize("make", ["survey", "plan", "move", "park"])
 def test_a_heading_names_a_few_objects_and_counts_the_rest(make):
     noun = many_roots(make)
-    for title in (noun.sheet().title, noun.page().title, str(noun).splitlines()[0], repr(noun)):
+    for title in (report(noun).sheet().title, report(noun).page().title, str(noun).splitlines()[0], repr(noun)):
         assert "model, model_2, model_3, model_4, model_5, model_6 and 994 more" in title
         assert len(title) < 250
     if make == "survey":
@@ -323,7 +324,7 @@ def test_a_noun_without_tensors_has_a_page_too(name):
     page = noun.to_html()
     read = Read(page)
     assert island(page) is None
-    assert noun.page().noun == name
+    assert report(noun).page().noun == name
     assert not [attrs for _, attrs in read.tags if attrs.get("id") == "map"]
     words = "".join(read.words)
     assert {"Rehearsal": 'torch.ones(1, device="cuda")', "ByRank": "1 ranks", "Swap": "swapped"}[name] in words
@@ -353,7 +354,7 @@ def test_a_notebook_shows_the_same_page_in_a_frame_of_its_own():
 
 
 def test_importing_torchmove_reads_no_file_of_the_page():
-    program = "import torchmove; from torchmove.report import html; print(html._file.cache_info().currsize)"
+    program = "import torchmove; from torchmove.reporting import html; print(html._file.cache_info().currsize)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "0"
 
@@ -762,4 +763,4 @@ def test_a_notebook_runs_the_page_in_its_frame(show, plan):
     page = show(f"<!doctype html><title>notebook</title><body>{plan._repr_html_()}</body>")
     frame = page.frame_locator("iframe")
     frame.locator("#map .cell").first.wait_for()
-    assert frame.locator("h1").inner_text() == html.unescape(plan.page().title)
+    assert frame.locator("h1").inner_text() == html.unescape(report(plan).page().title)

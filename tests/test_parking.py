@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from zoo import ZOO, State
 
 import torchmove as tm
-from torchmove import _apply, _devices
-from torchmove.parking import arena, fingerprints, lanes
+from torchmove.internals.host_memory import HUGE_PAGE
+from torchmove.moving import apply as _apply
+from torchmove.moving.movers.ring import CannotLock
+from torchmove.parking import arena, fingerprints, lanes, resting
 from torchmove.parking.mirrors import mirrors
-from torchmove.staging import CannotLock
+from torchmove.reporting import report
 
 DEVICES = ["twin:0", pytest.param("cuda:0", marks=pytest.mark.cuda)]
 WORKS = {
@@ -127,7 +129,7 @@ def test_memory_comes_free_and_is_measured(device):
     parked.wake()
     assert module.mem_get_info(device)[0] < free
     assert "got" in str(parked)
-    assert parked.facts()["freed_bytes"] == parked.freed_bytes
+    assert report(parked).facts()["freed_bytes"] == parked.freed_bytes
 
 
 def test_who_still_holds_memory_is_said(device):
@@ -530,7 +532,7 @@ def test_ctrl_c_changes_nothing(way, device):
 def test_what_cannot_be_locked_goes_to_ordinary_memory(monkeypatch):
     tm.release()
     device = torch.device("cuda:0")
-    monkeypatch.setattr(arena, "CHUNK", arena._pages.HUGE_PAGE)
+    monkeypatch.setattr(arena, "CHUNK", HUGE_PAGE)
     calls = iter(range(100))
     real = arena.lock
 
@@ -566,8 +568,8 @@ def test_a_budget_of_host_memory_is_kept(device):
 def test_the_host_has_to_have_room_too_unless_it_is_kept(device, monkeypatch):
     kept, other = (nn.Linear(64, 64).to(device) for _ in range(2))
     tm.park(kept).wake()
-    real = _devices.free_bytes
-    monkeypatch.setattr(_devices, "free_bytes", lambda each: 1000 if each.type == "cpu" else real(each))
+    real = resting.free_memory
+    monkeypatch.setattr(resting, "free_memory", lambda each: 1000 if each.type == "cpu" else real(each))
     with pytest.raises(tm.MoveRefused, match="R042"):
         tm.park(other)
     with tm.parked(kept):
@@ -700,7 +702,7 @@ def test_swap(device):
             assert_same(before, trace(dict(each.named_parameters())))
     assert again.parked.unchanged_bytes
     assert "swapped" in str(again)
-    assert again.facts()["at_once"]
+    assert report(again).facts()["at_once"]
 
 
 def test_swap_with_one_that_was_never_parked(device):

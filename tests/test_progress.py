@@ -11,8 +11,9 @@ import torch
 from rich.console import Console
 
 import torchmove as tm
-from torchmove import _move, _progress
-from torchmove._progress import Bar
+from torchmove import chain as _move
+from torchmove import progress as _progress
+from torchmove.progress import Bar
 
 
 def shown(terminal: bool, wanted: bool = True, after: float = -1.0) -> str:

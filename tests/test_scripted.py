@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from zoo import numbers
 
 import torchmove as tm
-from torchmove import _apply, _verify
+from torchmove.moving import apply as _apply
+from torchmove.verifying import verify as _verify
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),

@@ -22,13 +22,16 @@ from torch import Tensor, nn
 from zoo import random_bits
 
 import torchmove as tm
-from torchmove import _keep, _plan, _survey, staging
-from torchmove._interrupts import HeldInterrupts
-from torchmove._storage import reach
-from torchmove.movers import staged
-from torchmove.staging import locked, slots, traffic
-from torchmove.staging.bundles import Bundle, Bundles, bundled
-from torchmove.staging.pieces import Piece, Pieces
+from torchmove.internals.interrupts import HeldInterrupts
+from torchmove.moving import batches as reach
+from torchmove.moving.movers import ring as locked
+from torchmove.moving.movers import ring as slots
+from torchmove.moving.movers import staged, traffic
+from torchmove.moving.movers.traffic import Bundle, Bundles, Piece, Pieces, bundled
+from torchmove.moving.movers.workers import Workers
+from torchmove.planning import keep as _keep
+from torchmove.planning import planner as _plan
+from torchmove.surveying import survey as _survey
 
 MIB = 1 << 20
 on_cuda = pytest.mark.cuda
@@ -103,7 +106,7 @@ def test_a_worker_takes_no_threads_of_its_own():
 
 COUNTS_THREADS = """
 import os, threading, torch
-from torchmove.staging.bundles import bundled
+from torchmove.moving.movers.traffic import bundled
 
 torch.set_num_threads(4)
 torch.ones(1 << 20).add_(1)  # this thread has its own by now
@@ -164,7 +167,7 @@ def test_a_caller_who_waits_to_be_asked_learns_that_the_traffic_has_failed(monke
         raise RuntimeError("the card is lost")
 
     monkeypatch.setattr(traffic, "_drive", lost)
-    workers, stream = staging.workers.Workers(0), SimpleNamespace(device=torch.device("cuda:0"))
+    workers, stream = Workers(0), SimpleNamespace(device=torch.device("cuda:0"))
     bundles = Bundles(traffic.Road([], workers, stream, int), [], lambda *_: None)
     errors: list[str] = []
 
@@ -201,7 +204,7 @@ def test_every_bit_of_many_small_tensors_arrives(dtype, batch, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex128], ids=str)
 def test_every_bit_of_large_tensors_arrives(dtype):
     torch.manual_seed(0)
-    slot = staging.ring(torch.device("cuda:0")).slot_bytes // dtype.itemsize
+    slot = slots.shared_ring(torch.device("cuda:0")).slot_bytes // dtype.itemsize
     small = staged._SMALL_BYTES // dtype.itemsize
     counts = [small - 1, small, small + 1, slot - 1, slot, slot + 1, 5 * slot + 17, 100 * MIB // dtype.itemsize]
     there_and_back({str(count): random_bits(count, dtype) for count in counts})
@@ -319,12 +322,12 @@ def test_there_is_no_such_mover():
     [(4, 8, False), (15, 1, False), (16, 8, True), (1, 99, False), (1, 100, True)],
 )
 def test_with_the_ring_there_a_few_tensors_of_a_few_mib_are_not_worth_staging(mib, tensors, is_worth_it, monkeypatch):
-    monkeypatch.setattr(staging, "is_ready", lambda: True)
+    monkeypatch.setattr(staged, "has_ring", lambda: True)
     state = [torch.empty(mib * MIB // tensors, dtype=torch.uint8) for _ in range(tensors)]
-    inventory = _survey.survey({"state": state})
+    inventory = _survey.survey_objects({"state": state})
     up = _plan.Back([torch.device("cuda:0")] * tensors, ())
     nothing = _keep.keep_of({"state": state}, ())
-    plan = _plan.plan(inventory, up.placement[0], keep=nothing, free_bytes=lambda _: None, back=up)
+    plan = _plan.make_plan(inventory, up.placement[0], keep=nothing, free_bytes=lambda _: None, back=up)
     assert staged.worth(plan.moves) is is_worth_it
 
 
@@ -399,7 +402,7 @@ def test_release_gives_threads_and_memory_back_and_a_later_move_makes_them_anew(
         tm.release()
         tm.release()
         assert threading.active_count() == threads
-        assert not staging.is_ready()
+        assert not slots.has_ring()
 
 
 @on_cuda
@@ -464,11 +467,11 @@ def test_the_interpreter_ends_quietly(code):
 @on_cuda
 def test_a_forked_child_has_no_ring_and_leaves_its_parents_alone():
     ended = run_python(
-        "from torchmove import staging\n"
+        "from torchmove.moving.movers import ring as slots\n"
         "there()\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    assert not staging.is_ready()\n"
+        "    assert not slots.has_ring()\n"
         "    tm.release()\n"
         "    from torchmove.testing import refresh\n"
         "    refresh([torch.ones(3)])\n"
@@ -512,7 +515,7 @@ STEPS = [
 @pytest.mark.parametrize(("home", "owner", "name"), STEPS, ids=lambda part: getattr(part, "__name__", part))
 def test_a_fault_in_the_ring_changes_nothing(home, owner, name, at, monkeypatch):
     state = mixed_state()
-    staging.ring(torch.device("cuda:0"))
+    slots.shared_ring(torch.device("cuda:0"))
     tm.move(state, to=home)
     before = {key: (tensor.data_ptr(), bits(tensor)) for key, tensor in state.items()}
     used = torch.cuda.memory_allocated()
@@ -540,7 +543,7 @@ def test_ctrl_c_in_the_middle_of_the_traffic_changes_nothing(home, away, step, m
     expected = [bits(tensor[:1000]) for tensor in state]
     tm.move(state, to=away, mover="staged")
     tm.move(state, to=home, mover="staged")
-    pieces = sum(tensor.nbytes for tensor in state) // staging.ring(torch.device("cuda:0")).slot_bytes
+    pieces = sum(tensor.nbytes for tensor in state) // slots.shared_ring(torch.device("cuda:0")).slot_bytes
     outcomes = []
     for moment in range(30):
         places = [tensor.data_ptr() for tensor in state]

@@ -16,8 +16,8 @@ from torch import nn
 from zoo import ZOO, numbers
 
 import torchmove as tm
-from torchmove._names import _unused
-from torchmove.readers import modules
+from torchmove.surveying.names import _unused
+from torchmove.surveying.readers import modules
 
 
 def paths(*objects):

@@ -30,7 +30,9 @@ from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import torchmove as tm
-from torchmove import _apply, _repointing, _verify
+from torchmove import chain
+from torchmove.moving import apply as _apply
+from torchmove.moving import apply as _repointing
 
 PACKAGE = str(Path(tm.__file__).parent)
 FRESH, TWIN = Route("fresh", "cpu", "cpu"), Route("twin", "cpu", "twin:0")
@@ -514,7 +516,7 @@ def test_what_cannot_be_undone_is_said_whatever_else_is_raised(route, monkeypatc
     for at in range(1, 400, 13):
         wire = Tripwire(at, loaded("raised"))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_verify, "verify_move", armed_by(wire, _verify, "verify_move", late=False))
+            patch.setattr(chain, "verify_move", armed_by(wire, chain, "verify_move", late=False))
             error = tripped(wire, lambda: route.there(*sweep.objects))
         said = [each.not_undone for each in chain_of(error) if isinstance(each, tm.MoveFailed)]
         assert "OSError: stuck" in said, wire.place

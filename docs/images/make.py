@@ -18,7 +18,7 @@ from playwright.sync_api import Page, sync_playwright
 from torch import nn
 
 import torchmove as tm
-from torchmove._move import plan_for
+from torchmove.chain import plan_for
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "examples"))

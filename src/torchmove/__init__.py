@@ -7,14 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchmove._errors import MoveFailed, MoveRefused, TorchmoveError, VerificationError
-    from torchmove._move import apply, move, plan, survey, verify
-    from torchmove._records import Inventory, Plan, Receipt, Verdict, attribute, item
-    from torchmove._rules import register_rule
+    from torchmove.chain import apply, move, plan, survey, verify
     from torchmove.distributed import ByRank, by_rank, rewrap
-    from torchmove.parking import Parked, Swap, park, parked, release, swap
-    from torchmove.readers import register_reader
-    from torchmove.rehearsal import Rehearsal, rehearse
+    from torchmove.errors import MoveFailed, MoveRefused, TorchmoveError, VerificationError
+    from torchmove.moving.receipt import Receipt
+    from torchmove.parking import release
+    from torchmove.parking.resting import Parked, park, parked
+    from torchmove.parking.swapping import Swap, swap
+    from torchmove.planning.plan import Plan
+    from torchmove.planning.rules import register_rule
+    from torchmove.rehearsal.result import Rehearsal
+    from torchmove.rehearsal.run import rehearse
+    from torchmove.surveying.children import attribute, item
+    from torchmove.surveying.inventory import Inventory
+    from torchmove.surveying.readers import register_reader
+    from torchmove.verifying.verdict import Verdict
 
 __version__ = "0.1.0"
 
@@ -50,14 +57,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_errors": ("MoveFailed", "MoveRefused", "TorchmoveError", "VerificationError"),
-    "_move": ("apply", "move", "plan", "survey", "verify"),
-    "_records": ("Inventory", "Plan", "Receipt", "Verdict", "attribute", "item"),
-    "_rules": ("register_rule",),
+    "chain": ("apply", "move", "plan", "survey", "verify"),
     "distributed": ("ByRank", "by_rank", "rewrap"),
+    "errors": ("MoveFailed", "MoveRefused", "TorchmoveError", "VerificationError"),
+    "moving.receipt": ("Receipt",),
     "parking": ("Parked", "Swap", "park", "parked", "release", "swap"),
-    "readers": ("register_reader",),
+    "planning.plan": ("Plan",),
+    "planning.rules": ("register_rule",),
     "rehearsal": ("Rehearsal", "rehearse"),
+    "surveying.children": ("attribute", "item"),
+    "surveying.inventory": ("Inventory",),
+    "surveying.readers": ("register_reader",),
+    "verifying.verdict": ("Verdict",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from torchmove import _devices
-from torchmove._move import Thoroughness, move
+from torchmove.chain import Thoroughness, move
+from torchmove.devices import device_module, synchronize_device
 
 CPU = torch.device("cpu")
 LINK_BYTES = 1 << 29  # torch rounds pinned memory up to a power of two
@@ -139,10 +139,10 @@ def of_each(trips: Mapping[str, Sequence[Trip]], figure: Callable[[Sequence[floa
 
 
 def _seconds(go: Go, to: torch.device, device: torch.device) -> float:
-    _devices.synchronize(device)
+    synchronize_device(device)
     began = time.perf_counter()
     go(to)
-    _devices.synchronize(device)
+    synchronize_device(device)
     return time.perf_counter() - began
 
 
@@ -216,7 +216,7 @@ def _watched(go: Go, to: torch.device, device: torch.device) -> tuple[float, int
 
 def _counter(device: torch.device) -> Any:
     """What torch counts a device's memory with, or None."""
-    module = _devices.module_of(device)
+    module = device_module(device)
     return module if hasattr(module, "reset_peak_memory_stats") else None
 
 

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchmove import _devices
-from torchmove._errors import CannotMeasure
 from torchmove._trips import (
     CPU,
     LINK_BYTES,
@@ -34,8 +32,11 @@ from torchmove._trips import (
     usual,
     wake,
 )
-from torchmove.report import Reported, Sheet, readable_bytes, table
-from torchmove.staging import cores
+from torchmove.devices import NoSuchDevice, device_module, free_memory, release_cached_memory, resolve_device
+from torchmove.errors import CannotMeasure
+from torchmove.formatting import readable_bytes
+from torchmove.moving.movers.workers import cores
+from torchmove.results import Result
 
 TURNS = 3
 # The usual way goes once and then with every turn, ours too; the one that compares bytes is taken for twice as long.
@@ -86,7 +87,7 @@ def _rate(way: Way, leg: str) -> float:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Bench(Reported):
+class Bench(Result):
     """What was measured."""
 
     device: torch.device
@@ -98,62 +99,8 @@ class Bench(Reported):
     movers: tuple[str, str]  # there and back
     extra: tuple[Extra, Extra]
 
-    def sheet(self) -> Sheet:
-        title = f"{self.state}: {readable_bytes(self.nbytes)} in {self.tensors} tensors, {self.device} and cpu"
-        there, back = self.extra
-        lines = (
-            self.machine,
-            f"movers: {self.movers[0]} to {self.device}, {self.movers[1]} to cpu",
-            f"most memory beyond the state, to {self.device}: {_said(there)}",
-            f"most memory beyond the state, to cpu: {_said(back)}",
-        )
-        columns = ("way", f"GB/s to {self.device}", "x Module.to", "of link", "GB/s to cpu", "x Module.to", "of link")
-        figures = compared(self.ways)
-        rows = [
-            (title, *_cells(figures[name]["there"]), *_cells(figures[name]["back"]))
-            for name, title in TITLES.items()
-            if name in figures
-        ]
-        return Sheet(title, lines, (table("speed", columns, rows, total=len(rows)),))
 
-    def facts(self) -> dict[str, Any]:
-        legs = Trip._fields
-        return {
-            "machine": self.machine,
-            "device": str(self.device),
-            "state": self.state,
-            "bytes": self.nbytes,
-            "tensors": self.tensors,
-            "turns": TURNS,
-            "movers": dict(zip(legs, self.movers, strict=True)),
-            "extra_bytes": {leg: extra._asdict() for leg, extra in zip(legs, self.extra, strict=True)},
-            "ways": compared(self.ways),
-        }
-
-
-TITLES = {
-    "usual_first": "Module.to and a loop over the state, first",
-    "usual": "Module.to and a loop over the state, later",
-    "move_first": "tm.move, first in the process",
-    "move": "tm.move, later",
-    "move_bytes": 'tm.move(verify="bytes"), later',
-    "link": "pinned memory, the link",
-}
 _BESIDE = {"move_first": "usual_first", "move": "usual", "move_bytes": "usual"}
-
-
-def _cells(leg: Mapping[str, float | None]) -> tuple[str, str, str]:
-    times, share = leg["times_as_fast"], leg["share_of_link"]
-    return f"{leg['gb_per_second']:.3g}", "" if times is None else f"{times:.3g}", _percent(share)
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.0%}"
-
-
-def _said(extra: Extra) -> str:
-    host, device = ("not known" if each is None else readable_bytes(each) for each in extra)
-    return f"host {host}, device {device}"
 
 
 def measure(to: torch.device | str | None = None, nbytes: int | None = None, *, tell: Tell = lambda _: None) -> Bench:
@@ -169,7 +116,7 @@ def measure(to: torch.device | str | None = None, nbytes: int | None = None, *, 
     tell("the first moves")
     wake(device)
     first, extra = first_trip(ours, device, mine.nbytes)
-    _devices.give_back_cache(device)  # or the next to come would find its memory ready
+    release_cached_memory(device)  # or the next to come would find its memory ready
     trips = {"usual_first": trip(usually, device), "move_first": first}
     goes: dict[str, Go] = {"usual": usually, "move": ours, "move_bytes": Ours(mine, "bytes")}
     if device.type == "cuda":
@@ -193,8 +140,8 @@ def measure(to: torch.device | str | None = None, nbytes: int | None = None, *, 
 def accelerator(to: torch.device | str | None) -> torch.device:
     """The device to measure; None: the machine's accelerator."""
     try:
-        device = _devices.target(to or "auto")
-    except _devices.NoSuchDevice as error:
+        device = resolve_device(to or "auto")
+    except NoSuchDevice as error:
         raise CannotMeasure(f"{error}; name one that is there") from None
     if device == CPU:
         why = "this machine has no accelerator" if to is None else "the state starts on the cpu"
@@ -204,14 +151,14 @@ def accelerator(to: torch.device | str | None) -> torch.device:
 
 def machine(device: torch.device) -> str:
     """In words, without names of its own."""
-    module = _devices.module_of(device)
+    module = device_module(device)
     name = module.get_device_name(device) if hasattr(module, "get_device_name") else device.type
     return f"{name}, {cores()} cores, torch {torch.__version__}"
 
 
 def most_bytes(device: torch.device) -> int | None:
     """A quarter of what is free: the host holds two states, and sometimes a copy."""
-    free = [each for each in map(_devices.free_bytes, (CPU, device)) if each is not None]
+    free = [each for each in map(free_memory, (CPU, device)) if each is not None]
     return min(free) // 4 if free else None
 
 

@@ -1,101 +1,153 @@
-"""What has this machine? Its devices, their memory, and the links between them."""
+"""Devices: which one is meant, does it exist, how much is free there."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from torchmove import _devices
-from torchmove.report import Reported, Sheet, counted, readable_bytes, table
-from torchmove.staging import cores
+# A name like this in an attribute or under a key holds a device, if what is there reads as one.
+_DEVICE_NAME = re.compile(r"(^|_)device$")
+# And in a dict of such a name every entry holds one: transformers' hf_device_map says where each part of a model is.
+_MAP_NAME = re.compile(r"(^|_)device_map$")
 
 
-class Device(NamedTuple):
-    device: str
-    name: str
-    total_bytes: int | None  # None: the device does not say
-    free_bytes: int | None
-    link: str  # to the host
-    peers: tuple[str, ...]  # devices that it reads directly
-
-    @property
-    def used_bytes(self) -> int | None:
-        return None if self.total_bytes is None or self.free_bytes is None else self.total_bytes - self.free_bytes
-
-    def facts(self) -> dict[str, Any]:
-        return {**self._asdict(), "used_bytes": self.used_bytes}
+class NoSuchDevice(Exception):
+    """The device cannot be had; says why, and what there is instead."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Devices(Reported):
-    """The machine's devices, the CPU first."""
-
-    found: tuple[Device, ...]
-    torch: str
-
-    def sheet(self) -> Sheet:
-        title = f"{counted(len(self.found), 'device')}, torch {self.torch}"
-        columns = ("device", "name", "memory", "free", "used", "link", "reads directly")
-        rows = [
-            (each.device, each.name, *map(_said, sizes), each.link or "-", ", ".join(each.peers) or "-")
-            for each in self.found
-            for sizes in [(each.total_bytes, each.free_bytes, each.used_bytes)]
-        ]
-        lines = () if len(self.found) > 1 else ("no accelerator: tm.rehearse finds device bugs without one",)
-        return Sheet(title, lines, (table("devices", columns, rows, total=len(rows)),))
-
-    def facts(self) -> dict[str, Any]:
-        return {"torch": self.torch, "devices": [each.facts() for each in self.found]}
+def resolve_device(to: torch.device | str | int) -> torch.device:
+    """The device that `to` means, with its index. Raises NoSuchDevice."""
+    device = _auto() if isinstance(to, str) and to == "auto" else _parse(to)
+    if device.type == "meta":
+        raise NoSuchDevice("meta tensors have no bytes, moving there would lose them all")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    count = _count(device)
+    if count == 0:
+        raise NoSuchDevice(f"this machine has no {device.type} device; it has {available_devices()}")
+    index = _current(device) if device.index is None else device.index
+    if count is not None and index >= count:
+        raise NoSuchDevice(f"{device} does not exist; this machine has {available_devices()}")
+    return torch.device(device.type, index)
 
 
-def devices() -> Devices:
-    """Ask every device that torch can use now."""
-    found = [_cpu()]
+def available_devices() -> str:
+    """The machine's devices, in words."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is not None:
-        count = torch.accelerator.device_count()
-        found += (_accelerator(torch.device(accelerator.type, index), count) for index in range(count))
-    return Devices(tuple(found), torch.__version__)
+    if accelerator is None:
+        return "cpu"
+    count = torch.accelerator.device_count()
+    return f"cpu and {accelerator.type}:0" + (f" to {accelerator.type}:{count - 1}" if count > 1 else "")
 
 
-def _cpu() -> Device:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
-    return Device("cpu", counted(cores(), "core"), total, _devices.free_bytes(torch.device("cpu")), "", ())
+def is_same_device(one: torch.device, other: torch.device) -> bool:
+    """Equal, a missing index taken for the current one."""
+    if one == other:
+        return True
+    if one.type != other.type:
+        return False
+    return one.type == "cpu" or _index(one) == _index(other)
 
 
-def _accelerator(device: torch.device, count: int) -> Device:
-    module = _devices.module_of(device)
-    name = module.get_device_name(device) if hasattr(module, "get_device_name") else device.type
-    free = total = None
-    if hasattr(module, "mem_get_info"):
-        free, total = map(int, module.mem_get_info(device))
-    return Device(str(device), name, total, free, _link(device), _peers(device, count))
+def remembered_device(name: object, value: object, within: object) -> torch.device | None:
+    """The device that a stored value stands for: a `torch.device` anywhere, a string under a name that says device, and
+    a string or an index `within` a map of devices."""
+    if type(value) is torch.device:
+        return value
+    if type(value) is str or type(value) is int:
+        in_map = type(within) is str and _MAP_NAME.search(within)
+        if in_map or (type(value) is str and type(name) is str and _DEVICE_NAME.search(name)):
+            try:
+                return torch.device(value)
+            except RuntimeError:
+                return None
+    return None
 
 
-def _link(device: torch.device) -> str:
-    """How the device is connected, where the kernel tells: `PCIe 32.0 GT/s x16`."""
-    if device.type != "cuda":
-        return ""
-    properties: Any = torch.cuda.get_device_properties(device)  # torch's own list of its attributes is not complete
-    bus = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
-    told = Path("/sys/bus/pci/devices") / bus
+def free_memory(device: torch.device) -> int | None:
+    """What can be allocated there, torch's cache included; None where the device does not say."""
+    if device.type == "cpu":
+        return _free_host_bytes()
+    free, module = driver_free_memory(device), device_module(device)
+    if free is not None and hasattr(module, "memory_reserved"):
+        free += module.memory_reserved(device) - module.memory_allocated(device)
+    return free
+
+
+def driver_free_memory(device: torch.device) -> int | None:
+    """What the device has for anybody, torch's cache not included; None where it does not say."""
+    module = device_module(device)
+    return int(module.mem_get_info(device)[0]) if hasattr(module, "mem_get_info") else None
+
+
+def synchronize_device(device: torch.device) -> None:
+    """Wait until everything given to the device is done."""
+    if device.type != "cpu" and hasattr(device_module(device), "synchronize"):
+        device_module(device).synchronize(device)
+
+
+def release_cached_memory(device: torch.device) -> None:
+    """Memory that torch's allocator keeps for later goes back to the device."""
+    if hasattr(device_module(device), "empty_cache"):
+        device_module(device).empty_cache()
+
+
+def device_module(device: torch.device) -> Any:
+    """What torch has for a kind of device (torch.cuda, say); None where it has nothing."""
     try:
-        speed, width = ((told / f"current_link_{what}").read_text().strip() for what in ("speed", "width"))
+        return torch.get_device_module(device)
+    except (RuntimeError, ImportError):
+        return None
+
+
+def _auto() -> torch.device:
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def _parse(to: torch.device | str | int) -> torch.device:
+    try:
+        return torch.device(to)
+    except (RuntimeError, TypeError) as error:
+        if not isinstance(to, (str, int)):
+            raise NoSuchDevice(f"a {type(to).__name__} is not a device") from error
+        raise NoSuchDevice(f"{to!r} is not a device: {str(error).splitlines()[0]}") from error
+
+
+def _count(device: torch.device) -> int | None:
+    module = device_module(device)
+    if module is None:
+        # A device without a Python module (lazy): it exists if a tensor of no elements can be had there.
+        return None if _answers(device) else 0
+    return int(module.device_count()) if module.is_available() else 0
+
+
+def _answers(device: torch.device) -> bool:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, ImportError, AssertionError):  # each kind of device says no in its own way
+        return False
+    return True
+
+
+def _current(device: torch.device) -> int:
+    module = device_module(device)
+    # Asking an accelerator for its current device would wake it; before that, its first one is current.
+    if hasattr(module, "is_initialized") and not module.is_initialized():
+        return 0
+    return int(module.current_device()) if hasattr(module, "current_device") else 0
+
+
+def _index(device: torch.device) -> int:
+    return _current(device) if device.index is None else device.index
+
+
+def _free_host_bytes() -> int | None:
+    try:
+        text = Path("/proc/meminfo").read_text()
     except OSError:
-        return ""
-    return f"PCIe {speed.removesuffix(' PCIe')} x{width}"
-
-
-def _peers(device: torch.device, count: int) -> tuple[str, ...]:
-    if device.type != "cuda":
-        return ()
-    others = (torch.device("cuda", index) for index in range(count))
-    return tuple(str(each) for each in others if each != device and torch.cuda.can_device_access_peer(device, each))
-
-
-def _said(count: int | None) -> str:
-    return "-" if count is None else readable_bytes(count)
+        return None
+    found = re.search(r"MemAvailable:\s+(\d+) kB", text)
+    return int(found[1]) * 1024 if found else None

@@ -15,18 +15,17 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torchmove import _move
-from torchmove._council import Council, council_among, council_of
-from torchmove._errors import MoveRefused
-from torchmove._names import names_of
-from torchmove._records import Plan, Receipt, Refusal
-from torchmove.parking import Parked
-from torchmove.report import Reported, Sheet, readable_bytes, table
+from torchmove.chain import Device, move_named
+from torchmove.errors import MoveRefused
+from torchmove.moving.agreement import Council, council_among, council_of
+from torchmove.moving.receipt import Receipt
+from torchmove.parking.resting import Parked
+from torchmove.planning.plan import Plan, Refusal
+from torchmove.results import Result
+from torchmove.surveying.names import names_of
 
 
-def rewrap(
-    model: DistributedDataParallel, *objects: Any, to: _move.Device, progress: bool = True
-) -> DistributedDataParallel:
+def rewrap(model: DistributedDataParallel, *objects: Any, to: Device, progress: bool = True) -> DistributedDataParallel:
     """Move what DistributedDataParallel has wrapped, and wrap it again with the same settings. Called on every rank.
 
     Args:
@@ -59,11 +58,11 @@ def rewrap(
     named |= names_of([each for each in objects if each is not inside], sys._getframe().f_back)
     council = council_among(distributed.get_process_group_ranks(model.process_group))
     before = next((parameter.device for parameter in inside.parameters()), torch.device("cpu"))
-    receipt = _move.move_named(named, to, progress=progress, council=council)
+    receipt = move_named(named, to, progress=progress, council=council)
     try:
         wrapped = DistributedDataParallel(inside, **_settings(model, receipt.plan.target))
     except Exception:
-        _move.move_named(named, before, progress=progress, council=council)
+        move_named(named, before, progress=progress, council=council)
         raise
     _let_go(model)
     for hook, state in getattr(model, "_comm_hooks", ()):
@@ -107,7 +106,7 @@ def _was_exchanged(*_: Any, **__: Any) -> None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ByRank(Reported):
+class ByRank(Result):
     """What each rank says about its part, the slowest first.
 
     Attributes:
@@ -116,24 +115,8 @@ class ByRank(Reported):
 
     rows: tuple[dict[str, Any], ...]
 
-    def sheet(self) -> Sheet:
-        columns = ("rank", "tensors", "bytes", "seconds", "GB/s", "mover", "still held")
-        cells = [tuple(_cell(row[column]) for column in _COLUMNS) for row in self.rows]
-        slowest = self.rows[0]
-        title = f"{len(self.rows)} ranks, {readable_bytes(sum(row['bytes'] for row in self.rows))} together"
-        if slowest["seconds"] is not None:
-            title += f"; the slowest is rank {slowest['rank']}, {slowest['seconds']:.3g} s"
-        return Sheet(title, (), (table("ranks", columns, cells, total=len(cells)),))
 
-    def facts(self) -> dict[str, Any]:
-        return {"ranks": list(self.rows)}
-
-
-_COLUMNS = ("rank", "tensors", "bytes", "seconds", "gb_per_second", "mover", "held_bytes")
-
-
-def _cell(value: Any) -> object:
-    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else value
+COLUMNS = ("rank", "tensors", "bytes", "seconds", "gb_per_second", "mover", "held_bytes")
 
 
 def by_rank(report: Plan | Receipt | Parked) -> ByRank:
@@ -183,4 +166,4 @@ def _row(report: Plan | Receipt | Parked) -> dict[str, Any]:
         receipt = _receipt(report)
         plan, held = receipt.plan, sum(each.nbytes for each in receipt.held)
         rest = (receipt.seconds, receipt.bytes_per_second / 1e9, receipt.mover, held)
-    return dict(zip(_COLUMNS, (rank, plan.tensors, plan.nbytes, *rest), strict=True))
+    return dict(zip(COLUMNS, (rank, plan.tensors, plan.nbytes, *rest), strict=True))

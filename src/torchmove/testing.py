@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from torchmove import _move
-from torchmove._names import names_of
-from torchmove._records import Receipt
+from torchmove.chain import refresh_named
+from torchmove.moving.receipt import Receipt
 from torchmove.rehearsal.run import Data, MovedBy, Options, rehearse_for
+from torchmove.surveying.names import names_of
 
 
 def assert_movable(
@@ -76,4 +76,4 @@ def refresh(*objects: Any) -> Receipt:
         >>> model.weight.tolist() == before, model.weight.data_ptr() == address
         (True, False)
     """
-    return _move.refresh(names_of(objects, sys._getframe().f_back))
+    return refresh_named(names_of(objects, sys._getframe().f_back))

@@ -20,7 +20,7 @@ from lives import Life, goes_on, library
 from torch import Tensor
 
 import torchmove as tm
-from torchmove._stored import attributes
+from torchmove.internals.stored import attributes
 
 diffusers = library("diffusers")
 library("torchsde")  # two of the schedulers want it

@@ -26,7 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.append(str(Path(__file__).parents[1]))
 
 import torchmove as tm
-from torchmove import _apply, _council
+from torchmove.moving import agreement as _council
+from torchmove.moving import apply as _apply
 from torchmove.testing import refresh
 
 SECONDS = float(os.environ.get("GROUP_SECONDS", "60"))
@@ -302,7 +303,7 @@ def broken_at(owner: Any, name: str, call: int) -> Any:
 
 
 def a_fault_at_any_stage() -> None:
-    from torchmove.movers import plain
+    from torchmove.moving.movers import plain
 
     one, other, before = in_mid_training()
     last = distributed.get_world_size() - 1

@@ -7,11 +7,11 @@ Both take files of torch.save; `inspect` also .safetensors files; and both shard
 not a sound checkpoint is refused with CheckpointRefused, in a line.
 """
 
-from torchmove._errors import CheckpointRefused
 from torchmove.checkpoints.contents import Contents, Entry, Kept, Mention, OptimizerState
 from torchmove.checkpoints.inspecting import inspect
 from torchmove.checkpoints.relocated import Relocated
 from torchmove.checkpoints.relocating import relocate
+from torchmove.errors import CheckpointRefused
 
 __all__ = [
     "CheckpointRefused",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from torchmove._collector import without_collector
 from torchmove.checkpoints import safetensors, shards
 from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.contents import Contents
@@ -15,6 +14,7 @@ from torchmove.checkpoints.refusing import Unfit, in_a_line, naming
 from torchmove.checkpoints.torchfiles import TorchFile
 from torchmove.checkpoints.values import Tensor
 from torchmove.checkpoints.walking import Found, walk
+from torchmove.internals.collector import without_collector
 
 
 @without_collector

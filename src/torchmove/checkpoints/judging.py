@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from torchmove import _paths
-from torchmove._paths import Path
 from torchmove.checkpoints.contents import Entry, shown
 from torchmove.checkpoints.refusing import Unfit, in_a_line
+from torchmove.surveying.paths import ATTRIBUTE, CALL, MEMBER, Path
 
 
 def judge(file: str | os.PathLike[str], byteorder: str, entries: Iterable[Entry], *, anywhere: bool) -> bool:
@@ -51,7 +50,7 @@ def _loaded(file: str | os.PathLike[str], location: str | None) -> Any:
 
 def _fetched(path: Path, loaded: Any) -> Any:
     """The tensor at a path. None: it leads through an object or a set, where Python has its own way."""
-    foreign = (_paths.MEMBER, _paths.CALL, _paths.ATTRIBUTE)
+    foreign = (MEMBER, CALL, ATTRIBUTE)
     if any(step.how in foreign for step in path.steps()):
         return None
     try:

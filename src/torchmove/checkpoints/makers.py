@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchmove import _paths
 from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.keys import Keys
 from torchmove.checkpoints.refusing import Unfit
@@ -29,6 +28,7 @@ from torchmove.checkpoints.values import (
     attributes,
 )
 from torchmove.checkpoints.windows import checked, count
+from torchmove.surveying.paths import ATTRIBUTE, CALL
 
 _ELEMENTS = {
     "Double": torch.float64,
@@ -209,7 +209,7 @@ def _quantized(arguments: tuple[Any, ...], _: Making) -> Tensor:
     steps = ("q_per_channel_scales", "q_per_channel_zero_points", "q_per_channel_axis")
     scalar = scheme.name == "torch.per_tensor_affine"
     names = ("q_scale", "q_zero_point") if scalar else steps
-    kept.parts = tuple(Part(_paths.CALL, name, value) for name, value in zip(names, numbers, strict=True))
+    kept.parts = tuple(Part(CALL, name, value) for name, value in zip(names, numbers, strict=True))
     return kept
 
 
@@ -225,14 +225,14 @@ _SPARSE = {
 def _sparse(arguments: tuple[Any, ...], _: Making) -> Tensor:
     layout, data = arguments
     names = _SPARSE[layout.name]
-    parts = tuple(Part(_paths.CALL, name, _tensor(part)) for name, part in zip(names, data, strict=False))
+    parts = tuple(Part(CALL, name, _tensor(part)) for name, part in zip(names, data, strict=False))
     size, *coalesced = data[len(names) :]
     return Tensor(None, None, parts, (layout.name, count(size), *map(bool, coalesced)))
 
 
 def _nested(arguments: tuple[Any, ...], _: Making) -> Tensor:
     names = ("values", "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
-    return Tensor(None, None, tuple(Part(_paths.CALL, *each) for each in zip(names, arguments, strict=True)), ())
+    return Tensor(None, None, tuple(Part(CALL, *each) for each in zip(names, arguments, strict=True)), ())
 
 
 def _elsewhere(arguments: tuple[Any, ...], making: Making) -> Tensor:
@@ -241,7 +241,7 @@ def _elsewhere(arguments: tuple[Any, ...], making: Making) -> Tensor:
     where = _place(device)
     making.moved(device)
     if isinstance(data, Thing):  # a numpy array
-        return Tensor(None, None, (Part(_paths.CALL, "numpy", data),), (dtype, bool(grad)))
+        return Tensor(None, None, (Part(CALL, "numpy", data),), (dtype, bool(grad)))
     _tensor(data)
     if data.storage is not None:
         data.storage.device = where
@@ -256,7 +256,7 @@ def _meta(arguments: tuple[Any, ...], _: Making) -> Tensor:
 def _wrapper(arguments: tuple[Any, ...], _: Making) -> Tensor:
     kind, dtype, size, stride, offset, layout, device, grad = arguments
     other = (kind.name, dtype, count(size), count(stride), count([offset]), layout.name, bool(grad))
-    return Tensor(None, None, (Part(_paths.ATTRIBUTE, "device", device),), other)
+    return Tensor(None, None, (Part(ATTRIBUTE, "device", device),), other)
 
 
 def _parameter(arguments: tuple[Any, ...], _: Making) -> Tensor:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from torchmove.checkpoints.kinds import SUFFIXES
 from torchmove.checkpoints.refusing import Unfit
-from torchmove.report import readable_bytes
-from torchmove.report.html import MARK
+from torchmove.formatting import readable_bytes
+from torchmove.results import PAGE_MARK
 
 _FILES = (*SUFFIXES, ".ckpt", ".json")
 _OTHER_FILES = (".safetensors", ".json")
@@ -55,7 +55,7 @@ def _is_page(place: Path) -> bool:
         if not stat.S_ISREG(os.lstat(place).st_mode):
             return False
         with open(os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            return file.read(len(MARK)) == MARK.encode()
+            return file.read(len(PAGE_MARK)) == PAGE_MARK.encode()
     except OSError:
         return False
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torchmove._errors import CheckpointRefused
-from torchmove._records import Refusal
+from torchmove.errors import CheckpointRefused
+from torchmove.planning.plan import Refusal
 
 # What to do instead, where the reason itself does not say something better.
 _REMEDIES = {

@@ -16,9 +16,6 @@ from typing import NamedTuple
 
 import torch
 
-from torchmove._collector import without_collector
-from torchmove._progress import Bar
-from torchmove._records import Advance
 from torchmove.checkpoints import placing, shards
 from torchmove.checkpoints.archive import Archive, Record, check
 from torchmove.checkpoints.contents import Entry
@@ -35,6 +32,9 @@ from torchmove.checkpoints.rewriting import rewritten
 from torchmove.checkpoints.torchfiles import PICKLE, TorchFile
 from torchmove.checkpoints.values import meaning
 from torchmove.checkpoints.walking import walk
+from torchmove.internals.collector import without_collector
+from torchmove.moving.batches import Advance
+from torchmove.progress import Bar
 
 # torch can name these, and has no storages there that a file could be loaded into.
 _WITHOUT_STORAGES = {

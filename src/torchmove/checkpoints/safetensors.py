@@ -8,13 +8,12 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
 
-from torchmove import _paths
-from torchmove._paths import Path
 from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.contents import NO_DEVICE, Entry, Kept
 from torchmove.checkpoints.files import Source
 from torchmove.checkpoints.jsontext import JsonText
 from torchmove.checkpoints.refusing import Unfit, in_a_line
+from torchmove.surveying.paths import ITEM, Path, root_path
 
 _MOST_HEADER_BYTES = 32 << 20
 _LONGEST_NAME = 4_096
@@ -48,7 +47,7 @@ def read(source: Source, budget: Budget, file: str, begin: int = 0) -> tuple[lis
 
 
 def _entry(tensor: _Tensor, storage: int) -> Entry:
-    path = Path(_paths.root(""), _paths.ITEM, tensor.name)
+    path = Path(root_path(""), ITEM, tensor.name)
     stride = tuple(accumulate(tensor.shape[:0:-1], mul, initial=1))[::-1] if tensor.shape else ()
     return Entry(path, tensor.dtype, tensor.shape, stride, 0, tensor.end - tensor.begin, storage)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchmove import _paths
+from torchmove.surveying.paths import ATTRIBUTE, CALL, ITEM, KEY, KEYED, MEMBER, ROOT
 
 LONGEST_PLACE = 100  # of the name of a device; a longer text is none
 PLAIN = (str, int, float, bool, complex, bytes, type(None), torch.dtype)
@@ -117,22 +117,22 @@ def inside(value: Any) -> Iterator[Part]:
         yield from _pairs(value)
         yield from attributes(value.state) if isinstance(value, Dict) else ()
     elif isinstance(value, (list, tuple)):
-        how = _paths.MEMBER if isinstance(value, Members) else _paths.ITEM
+        how = MEMBER if isinstance(value, Members) else ITEM
         yield from (Part(how, index, each) for index, each in enumerate(value))
     elif isinstance(value, Tensor):
         yield from value.parts
     elif isinstance(value, Thing):
-        yield Part(_paths.CALL, "__reduce__", value.reduced)
+        yield Part(CALL, "__reduce__", value.reduced)
         yield from attributes(value.state)
 
 
 def _pairs(value: dict[Any, Any]) -> Iterator[Part]:
     for index, (key, each) in enumerate(value.items()):
         if is_plain(key):
-            yield Part(_paths.ITEM, key, each)
+            yield Part(ITEM, key, each)
         else:
-            yield Part(_paths.KEY, index, key)
-            yield Part(_paths.KEYED, index, each)
+            yield Part(KEY, index, key)
+            yield Part(KEYED, index, each)
 
 
 def attributes(state: Any) -> Iterator[Part]:
@@ -140,9 +140,9 @@ def attributes(state: Any) -> Iterator[Part]:
     dicts = state if isinstance(state, tuple) and len(state) == 2 else (state,)
     if all(isinstance(each, Mapping) or each is None for each in dicts):
         for each in dicts:
-            yield from (Part(_paths.ATTRIBUTE, str(name), value) for name, value in (each or {}).items())
+            yield from (Part(ATTRIBUTE, str(name), value) for name, value in (each or {}).items())
     else:
-        yield Part(_paths.CALL, "__getstate__", state)
+        yield Part(CALL, "__getstate__", state)
 
 
 def is_plain(key: Any) -> bool:
@@ -153,7 +153,7 @@ def meaning(value: Any) -> str:
     """A digest of all that a pickle says, save where its storages are: equal for equal checkpoints."""
     digest = hashlib.sha256()
     numbers: dict[int, int] = {}  # of values that can be met again, by id; all of them are alive meanwhile
-    entered = [iter([Part(_paths.ROOT, "", value)])]
+    entered = [iter([Part(ROOT, "", value)])]
     while entered:
         part = next(entered[-1], None)
         if part is None:

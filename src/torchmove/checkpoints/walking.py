@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchmove import _devices, _paths
-from torchmove._paths import Path
 from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.contents import Entry, Kept, Mention, OptimizerState
 from torchmove.checkpoints.reading import Reading
 from torchmove.checkpoints.refusing import Unfit
 from torchmove.checkpoints.values import LONGEST_PLACE, PLAIN, Device, Part, Stored, Tensor, Window, inside
 from torchmove.checkpoints.windows import dtype_name, nbytes, shown_bytes
+from torchmove.devices import remembered_device
+from torchmove.surveying.paths import KEY, KEYED, Path, root_path
 
 # No pickler of Python's goes deeper by itself, and nobody reads longer paths.
 _DEEPEST = 1_000
@@ -76,7 +76,7 @@ class _Walk:
 
     def values(self) -> Iterator[tuple[Path, Any]]:
         """Every value but numbers and long texts with its path, in order."""
-        path = _paths.root("")
+        path = root_path("")
         yield path, self._value
         self._names[id(self._value)] = 1
         entered = [(path, 0, inside(self._value))]  # not lists of what is inside: one holder may have millions
@@ -113,7 +113,7 @@ class _Walk:
         """How many letters a step adds to the path."""
         if isinstance(part.what, str):
             return 2 + len(part.what)
-        if part.how in (_paths.KEY, _paths.KEYED):
+        if part.how in (KEY, KEYED):
             self._budget.spend(1 + (part.what >> 6))  # it is found there by going through all that are before it
         if isinstance(part.what, int):
             return 8 + (part.what.bit_length() >> 2)
@@ -129,8 +129,8 @@ def _dimensions(value: Any) -> int:
 
 
 def _step(path: Path, part: Part) -> Path:
-    if part.how is _paths.KEYED:
-        return Path(path, _paths.KEYED, Path(path, _paths.KEY, part.what))
+    if part.how is KEYED:
+        return Path(path, KEYED, Path(path, KEY, part.what))
     return Path(path, part.how, part.what)
 
 
@@ -148,7 +148,7 @@ def _device(path: Path, value: Any) -> str | None:
     if isinstance(value, Device):
         return value.text
     within = None if path.before is None else path.before.what
-    named = _devices.remembered(path.what, str(value), within) if isinstance(value, str) else None
+    named = remembered_device(path.what, str(value), within) if isinstance(value, str) else None
     return None if named is None else str(value)
 
 

@@ -20,7 +20,7 @@ def inspect(file: Path, answer: Answer) -> None:
     FILE is a .pt, .pth, .bin or .safetensors file, or a folder or index of several. The data is not loaded, and no
     pickled code is run: what torch's weights-only loading refuses is refused here.
     """
-    from torchmove.checkpoints import inspect as inspected
+    from torchmove.checkpoints.inspecting import inspect as inspected
     from torchmove.checkpoints.refusing import naming
     from torchmove.checkpoints.shards import files_of
 
@@ -49,7 +49,7 @@ def relocate(file: Path, to: str, out: str, overwrite: bool, as_json: bool) -> N
     Only the names of devices change; the bytes of the tensors are copied as they are, and compared afterwards. OUT is
     there whole or not at all, and FILE is not touched.
     """
-    from torchmove.checkpoints import relocate as relocated
+    from torchmove.checkpoints.relocating import relocate as relocated
 
     tell(relocated(file, to=to, out=out, overwrite=overwrite), as_json=as_json)
 

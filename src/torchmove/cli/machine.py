@@ -32,7 +32,7 @@ def size(text: str) -> int:
 @as_json
 def devices(as_json: bool) -> None:
     """What has this machine? Its devices, their memory, free and used, and the links between them."""
-    from torchmove.devices import devices as found
+    from torchmove.machine import devices as found
 
     tell(found(), as_json=as_json)
 

@@ -17,7 +17,7 @@ from torchmove.cli.answers import colour, give_up, say
 from torchmove.cli.pages import Page
 
 if TYPE_CHECKING:
-    from torchmove.report import Reported
+    from torchmove.results import Result
 
 FINE, FINDINGS, REFUSED, ERROR, INCOMPLETE, INTERRUPTED, UNHEARD = 0, 1, 2, 3, 4, 130, 141
 
@@ -95,7 +95,7 @@ def _ending(error: Exception, command: str | None) -> Refused:
         return error
     if isinstance(error, click.UsageError):
         return _misused(error)
-    from torchmove._errors import CannotMeasure, TorchmoveError
+    from torchmove.errors import CannotMeasure, TorchmoveError
 
     refusals = getattr(error, "refusals", ()) if isinstance(error, TorchmoveError) else ()
     if refusals:
@@ -191,7 +191,7 @@ class Answer(NamedTuple):
         if self.page is not None:
             self.page.check(inputs)
 
-    def tell(self, noun: Reported, inputs: Collection[Path]) -> None:
+    def tell(self, noun: Result, inputs: Collection[Path]) -> None:
         if self.page is not None:
             self.page.write(noun.to_html(), inputs)
             click.echo(f"wrote {os.path.relpath(self.page.path)}", err=True)
@@ -201,10 +201,10 @@ class Answer(NamedTuple):
             tell(noun, as_json=self.as_json)
 
 
-def tell(noun: Reported, *, as_json: bool) -> None:
+def tell(noun: Result, *, as_json: bool) -> None:
     if as_json:
         say(noun.to_json())
     else:
-        from torchmove.report import text
+        from torchmove.reporting import report, text
 
-        say(text.render(noun.sheet(), colour=True))  # click takes the colours out where nobody could see them
+        say(text.render(report(noun).sheet(), colour=True))  # click takes the colours out where nobody could see them

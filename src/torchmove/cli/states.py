@@ -36,7 +36,7 @@ def survey(target: Target, answer: Answer) -> None:
     """
     answer.check(target.files())
     objects = target.named()
-    from torchmove._move import survey_named
+    from torchmove.chain import survey_named
 
     answer.tell(survey_named(objects), target.files())
 
@@ -54,7 +54,7 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
     """
     answer.check(target.files())
     objects = target.named()
-    from torchmove._move import plan_named
+    from torchmove.chain import plan_named
 
     planned = plan_named(objects, to, keep)
     answer.tell(planned, target.files())
@@ -134,8 +134,8 @@ def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
 
 def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
     """The objects under the names that the step has for them."""
-    from torchmove._names import names_of
     from torchmove.rehearsal.run import parameters_of
+    from torchmove.surveying.names import names_of
 
     known = parameters_of(step, tuple(objects))
     return known | names_of([each for each in objects if not any(each is one for one in known.values())], None)

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from torchmove._errors import TorchmoveError
 from torchmove.cli.answers import keep_answers_apart
 from torchmove.cli.output import described
+from torchmove.errors import TorchmoveError
 
 _NO_DEVICE = re.compile(r"not compiled with \w+ enabled|no NVIDIA (driver|GPU)|No \w+ GPUs are available")
 _NOTHING = "returned nothing: let it return the objects, as in `return model, optimizer`"
@@ -75,7 +75,7 @@ class Target(NamedTuple):
 
     def named(self) -> dict[str, Any]:
         """The objects under names: a dict's own, else one by the kind of each."""
-        from torchmove._names import check, names_of
+        from torchmove.surveying.names import check, names_of
 
         made = self.made()
         if isinstance(made, dict) and all(isinstance(name, str) and name.isidentifier() for name in made):
@@ -187,7 +187,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _callables(module: ModuleType) -> str:
-    from torchmove.report import listed
+    from torchmove.formatting import listed
 
     own = [
         name

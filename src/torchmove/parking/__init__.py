@@ -16,7 +16,7 @@ swapping       one leaves while another comes
 
 from __future__ import annotations
 
-from torchmove import staging
+from torchmove.moving.movers.ring import release_ring
 from torchmove.parking.mirrors import mirrors
 from torchmove.parking.resting import Parked, park, parked
 from torchmove.parking.swapping import Swap, swap
@@ -32,4 +32,4 @@ def release() -> None:
         >>> tm.release()                  # a later move or park makes them anew
     """
     mirrors.release()
-    staging.release()
+    release_ring()

@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from torchmove import _pages
-from torchmove._interrupts import HeldInterrupts
-from torchmove.staging import CannotLock, cores, lock, unlock
+from torchmove.internals.host_memory import fresh_host_memory, touch_pages
+from torchmove.internals.interrupts import HeldInterrupts
+from torchmove.moving.movers.ring import CannotLock, lock, unlock
+from torchmove.moving.movers.workers import cores
 
 LINE = 512  # spans begin at multiples of it, as torch's blocks of CUDA memory do
 CHUNK = 512 << 20  # about what is locked at once
@@ -39,7 +40,7 @@ class Extent:
     def __init__(self, sizes: Sequence[int], *, locked: bool) -> None:
         self.borders = _borders(sizes)
         nbytes = self.borders[-1]
-        owner = _pages.fresh(nbytes)
+        owner = fresh_host_memory(nbytes)
         self.address = owner.data_ptr()
         self.nbytes, self.locked = nbytes, locked
         self.memory = (ctypes.c_uint8 * nbytes).from_address(self.address)
@@ -68,7 +69,7 @@ class Extent:
                 self._lock(self.ready, stop)
 
     def _touch(self, at: int) -> None:
-        _pages.touch(self.address + at, min(_TOUCHED_AT_ONCE, self.nbytes - at))
+        touch_pages(self.address + at, min(_TOUCHED_AT_ONCE, self.nbytes - at))
 
     def _lock(self, start: int, stop: int) -> None:
         try:

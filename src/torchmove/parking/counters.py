@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from torchmove._records import Inventory
+from torchmove.surveying.inventory import Inventory
 
 Versions = tuple[int | None, ...]
 

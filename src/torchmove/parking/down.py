@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from torchmove._records import Advance, Inventory, Load
-from torchmove._storage import bytes_of, has_storage, packed
+from torchmove.internals.metadata import has_storage
+from torchmove.internals.views import bytes_of, packed
+from torchmove.moving.batches import Advance, Load
+from torchmove.moving.movers.ring import CannotLock
 from torchmove.parking.changes import Doubts
 from torchmove.parking.counters import Counters
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
@@ -17,7 +19,7 @@ from torchmove.parking.leaving import Leaving, Pair, make_leaving
 from torchmove.parking.mirrors import Run, kinds_of, mirrors
 from torchmove.parking.ordinary import copy_rest
 from torchmove.parking.segments import fillers
-from torchmove.staging import CannotLock
+from torchmove.surveying.inventory import Inventory
 
 
 class Down:

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmove import _plan
-from torchmove._keep import keep_of
-from torchmove._records import Inventory, Plan, Repoint, Slots
+from torchmove.planning.keep import keep_of
+from torchmove.planning.placement import Places
+from torchmove.planning.plan import Plan, Repoint
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.tensors import Slots
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def placement_back(inventory: Inventory, homes: Homes) -> list[torch.device]:
             placement[index] = home
     if new and homes.main is not None:
         objects = dict(zip(inventory.roots, inventory.objects, strict=True))
-        would = _plan.Places(inventory, homes.main, keep_of(objects, homes.keep)).all()
+        would = Places(inventory, homes.main, keep_of(objects, homes.keep)).all()
         for index in new:
             placement[index] = would[index]
         for index in new:

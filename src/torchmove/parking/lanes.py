@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove._records import Advance
+from torchmove.moving.batches import Advance
 from torchmove.parking.arena import LINE, Extent, rounded
 from torchmove.parking.segments import end_of_memory
 

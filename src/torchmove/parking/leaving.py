@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove._records import Block, Role
-from torchmove._storage import packed
+from torchmove.internals.views import packed
 from torchmove.parking.lanes import Piece
 from torchmove.parking.mirrors import Mirror
 from torchmove.parking.segments import SMALL_BYTES
+from torchmove.surveying.children import Role
+from torchmove.surveying.storages import Block
 
 
 class Leaving(NamedTuple):

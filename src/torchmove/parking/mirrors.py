@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from torchmove._records import Load
+from torchmove.moving.batches import Load
 from torchmove.parking.arena import Arena, Span
 from torchmove.parking.counters import Versions
 from torchmove.parking.lanes import Piece

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from torchmove import movers
-from torchmove._records import Advance, Load
+from torchmove.moving.batches import Advance, Load
+from torchmove.moving.movers import choose_mover
 
 
 def copy_rest(load: Load, copies: list[Tensor | None], advance: Advance) -> int:
@@ -14,6 +14,6 @@ def copy_rest(load: Load, copies: list[Tensor | None], advance: Advance) -> int:
     if not rest:
         return 0
     part = load.some(rest)
-    for index, copy in zip(rest, movers.choose("auto", part.moves).mover.copy(part, advance), strict=True):
+    for index, copy in zip(rest, choose_mover("auto", part.moves).mover.copy(part, advance), strict=True):
         copies[index] = copy
     return sum(part.moves.nbytes)

@@ -11,24 +11,31 @@ from typing import Any
 
 import torch
 
-from torchmove import _apply, _devices, _freeing, _move, _plan, _survey
-from torchmove._collector import without_collector
-from torchmove._errors import TorchmoveError
-from torchmove._keep import keep_of
-from torchmove._names import given
-from torchmove._records import Note, Plan, Receipt, Refusal
-from torchmove._storage import plain_torch
+from torchmove.chain import agree_on, apply_all, plan_sharded, verify_applied
+from torchmove.devices import driver_free_memory, free_memory, release_cached_memory
+from torchmove.errors import TorchmoveError
+from torchmove.formatting import listed, readable_bytes
+from torchmove.internals.collector import without_collector
+from torchmove.internals.modes import plain_torch
+from torchmove.moving.apply import Job
+from torchmove.moving.leftovers import wait_for_freeing
+from torchmove.moving.receipt import Receipt
 from torchmove.parking.down import Down
 from torchmove.parking.homes import Homes, homes_of, placement_back, repoints_back
 from torchmove.parking.mirrors import mirrors
 from torchmove.parking.up import Up
-from torchmove.report import Figure, Page, Reported, Sheet, counted, listed, readable_bytes
+from torchmove.planning.keep import keep_of
+from torchmove.planning.plan import Note, Plan, Refusal
+from torchmove.planning.planner import Back, make_plan
+from torchmove.results import Result
+from torchmove.surveying.names import given
+from torchmove.surveying.survey import survey_objects
 
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Parked(Reported):
+class Parked(Result):
     """What was parked, what that set free, and what had to travel. `wake()` brings everything back where it was.
 
     Attributes:
@@ -76,57 +83,15 @@ class Parked(Reported):
             return self._awake[0]
         began = time.perf_counter()
         plan = waking_plan(self)
-        council = _move.agreed("wake", plan)
+        council = agree_on("wake", plan)
         up = Up(plan.inventory)
-        job = _apply.Job(plan, up, "woken", _move.proof)
-        self.has_woken(_move.carried_out(job, began=began, progress=progress, council=council)[0], up)
+        job = Job(plan, up, "woken", verify_applied)
+        self.has_woken(apply_all(job, began=began, progress=progress, council=council)[0], up)
         return self._awake[0]
 
     def has_woken(self, receipt: Receipt, up: Up) -> None:
         up.remember()
         self._awake.append(receipt)
-
-    def sheet(self) -> Sheet:
-        names, plan = listed([*self.objects]), self.receipt.plan
-        if not plan.moves:
-            return Sheet(f"{names}: nothing to park, all of it is on the CPU or kept", (*plan.repointed(),))
-        state = "parked" if self.is_parked else "was parked, is back"
-        title = (
-            f"{names}: {state}: {counted(plan.tensors, 'tensor')}, {readable_bytes(plan.nbytes)} in "
-            f"{self.receipt.seconds:.3g} s"
-        )
-        lines = [f"{device} got {readable_bytes(nbytes)} back" for device, nbytes in self.freed.items()]
-        lines.append(f"{readable_bytes(plan.nbytes - self.unchanged_bytes)} travelled")
-        if self.unchanged_bytes:
-            lines[-1] += f", {readable_bytes(self.unchanged_bytes)} had not changed"
-        lines += map(str, self.notes)
-        return Sheet(title, tuple(lines), self.receipt.sheet().tables)
-
-    def page(self) -> Page:
-        """Its receipt's, in other words."""
-        sheet, figures = (
-            self.sheet(),
-            [
-                *(Figure(f"{device} got back", readable_bytes(nbytes)) for device, nbytes in self.freed.items()),
-                Figure("travelled", readable_bytes(self.receipt.plan.nbytes - self.unchanged_bytes)),
-                Figure("had not changed", readable_bytes(self.unchanged_bytes)),
-            ],
-        )
-        return self.receipt.page()._replace(
-            noun="Parked", title=sheet.title, lines=tuple(map(str, self.notes)), figures=tuple(figures)
-        )
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "is_parked": self.is_parked,
-            "freed_bytes": self.freed_bytes,
-            "freed": {str(device): nbytes for device, nbytes in self.freed.items()},
-            "copied_bytes": self.copied_bytes,
-            "unchanged_bytes": self.unchanged_bytes,
-            "ordinary_bytes": self.ordinary_bytes,
-            "notes": [note._asdict() for note in self.notes],
-            "receipt": self.receipt.facts(),
-        }
 
 
 # ---------------------------------------------------------------- there
@@ -214,25 +179,25 @@ class parked:  # noqa: N801  # reads as the block it opens
 def park_named(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None, progress: bool) -> Parked:
     began = time.perf_counter()
     job, down = parking(objects, keep, host_bytes)
-    council = _move.agreed("park", job.plan)
+    council = agree_on("park", job.plan)
     homes, before = homes_of(job.plan, keep), free_now(job.plan)
-    receipt = _move.carried_out(job, began=began, progress=progress, council=council)[0]
+    receipt = apply_all(job, began=began, progress=progress, council=council)[0]
     return has_parked(receipt, down, objects, homes, before, began)
 
 
-def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None) -> tuple[_apply.Job, Down]:
+def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None) -> tuple[Job, Down]:
     if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
         raise ValueError(f"host_bytes is a number of bytes, not {host_bytes!r}")
-    _freeing.wait()
-    plan = _move.plan_sharded(objects, _CPU, keep, _free_with_arena, rests=True)
+    wait_for_freeing()
+    plan = plan_sharded(objects, _CPU, keep, _free_with_arena, rests=True)
     if plan.refusals and _has_its_places(plan):
         plan = replace(plan, refusals=tuple(each for each in plan.refusals if each.code != "R042"))
     down = Down(plan.inventory, host_bytes=host_bytes)
-    return _apply.Job(plan, down, "parked", _move.proof), down
+    return Job(plan, down, "parked", verify_applied), down
 
 
 def _free_with_arena(device: torch.device) -> int | None:
-    free = _devices.free_bytes(device)
+    free = free_memory(device)
     with mirrors.guard:
         return free + mirrors.free_bytes() if free is not None and device.type == "cpu" else free
 
@@ -247,7 +212,7 @@ def _has_its_places(plan: Plan) -> bool:
 
 def free_now(plan: Plan) -> dict[torch.device, int | None]:
     """What the driver has to give on each device that is left."""
-    return {home: _devices.driver_free_bytes(home) for home in sorted({home for home, _ in plan.moves.ways}, key=str)}
+    return {home: driver_free_memory(home) for home in sorted({home for home, _ in plan.moves.ways}, key=str)}
 
 
 def has_parked(
@@ -260,8 +225,8 @@ def has_parked(
 ) -> Parked:
     freed: dict[torch.device, int] = {}
     for device, was in before.items():
-        _devices.give_back_cache(device)
-        now = _devices.driver_free_bytes(device)
+        release_cached_memory(device)
+        now = driver_free_memory(device)
         if was is not None and now is not None:
             freed[device] = now - was
     notes = []
@@ -286,11 +251,11 @@ def has_parked(
 @plain_torch
 @without_collector
 def waking_plan(parked: Parked) -> Plan:
-    _freeing.wait()
-    inventory = _survey.survey(parked.objects)
+    wait_for_freeing()
+    inventory = survey_objects(parked.objects)
     target, keep = parked.homes.main or _CPU, keep_of(parked.objects, ())
-    back = _plan.Back(placement_back(inventory, parked.homes), repoints_back(parked.homes))
-    plan = _plan.plan(inventory, target, keep=keep, free_bytes=_devices.free_bytes, back=back)
+    back = Back(placement_back(inventory, parked.homes), repoints_back(parked.homes))
+    plan = make_plan(inventory, target, keep=keep, free_bytes=free_memory, back=back)
     return replace(plan, refusals=tuple(map(_still_parked, plan.refusals)))
 
 

@@ -6,17 +6,20 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchmove import _apply, _devices, _move
-from torchmove._names import given
-from torchmove._records import Plan, Receipt
+from torchmove.chain import agree_on, apply_all, move_named, plan_for, verify_applied
+from torchmove.devices import free_memory, resolve_device
+from torchmove.moving.apply import Job
+from torchmove.moving.receipt import Receipt
 from torchmove.parking.homes import Homes, homes_of
 from torchmove.parking.resting import Parked, free_now, has_parked, park_named, parking, waking_plan
 from torchmove.parking.up import Up
-from torchmove.report import Reported, Sheet
+from torchmove.planning.plan import Plan
+from torchmove.results import Result
+from torchmove.surveying.names import given
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Swap(Reported):
+class Swap(Result):
     """What left, with the way back, and the receipt of what came.
 
     Attributes:
@@ -28,13 +31,6 @@ class Swap(Reported):
     parked: Parked
     receipt: Receipt
     at_once: bool  # there was room for both
-
-    def sheet(self) -> Sheet:
-        how = "at the same time" if self.at_once else "one after the other: there was no room for both"
-        return Sheet(f"swapped {how}", (self.parked.sheet().title, self.receipt.sheet().title))
-
-    def facts(self) -> dict[str, Any]:
-        return {"at_once": self.at_once, "parked": self.parked.facts(), "receipt": self.receipt.facts()}
 
 
 def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool = True) -> Swap:
@@ -69,7 +65,7 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     if {id(each) for each in leaving.values()} & {id(each) for each in arriving.values()}:
         raise ValueError("out and into have an object in common: it cannot leave and come at the same time")
     down_job, down = parking(leaving, (), host_bytes)
-    council = _move.agreed("swap out", down_job.plan)
+    council = agree_on("swap out", down_job.plan)
     homes, before = homes_of(down_job.plan), free_now(down_job.plan)
     plan = _plan_of(coming, homes)
     both = [tensor for tensor in plan.inventory.number if tensor in down_job.plan.inventory.number]
@@ -79,13 +75,13 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     at_once = not plan.refusals
     if not at_once and not _is_hindered(plan, down_job.plan):
         plan = replace(plan, refusals=())  # there will be room when the other is gone
-    council = _move.agreed(f"swap in, {'at once' if at_once else 'in turn'},", plan, council)
+    council = agree_on(f"swap in, {'at once' if at_once else 'in turn'},", plan, council)
     if not at_once:
         return _one_by_one(leaving, coming, host_bytes, progress)
     up = Up(plan.inventory)
-    up_job = _apply.Job(plan, up, "swapped", _move.proof)
+    up_job = Job(plan, up, "swapped", verify_applied)
     # The one that leaves goes first: it waits for what is written to it, and would wait for the other too.
-    left, came = _move.carried_out(down_job, up_job, began=began, progress=progress, council=council)
+    left, came = apply_all(down_job, up_job, began=began, progress=progress, council=council)
     if isinstance(coming, Parked):
         coming.has_woken(came, up)
     return Swap(has_parked(left, down, leaving, homes, before, began), came, at_once=True)
@@ -98,8 +94,8 @@ def _several(given: Any) -> tuple[Any, ...]:
 def _plan_of(coming: Parked | dict[str, Any], homes: Homes) -> Plan:
     if isinstance(coming, Parked):
         return waking_plan(coming)
-    target = homes.main or _devices.target("auto")
-    return _move.plan_for(coming, target, (), _devices.free_bytes)
+    target = homes.main or resolve_device("auto")
+    return plan_for(coming, target, (), free_memory)
 
 
 def _is_hindered(coming: Plan, leaving: Plan) -> bool:
@@ -124,8 +120,8 @@ def _one_by_one(
         if isinstance(coming, Parked):
             receipt = coming.wake(progress=progress)
         else:
-            target = parked.homes.main or _devices.target("auto")
-            receipt = _move.move_named(coming, target, progress=progress)
+            target = parked.homes.main or resolve_device("auto")
+            receipt = move_named(coming, target, progress=progress)
     except BaseException:
         parked.wake(progress=progress)
         raise

@@ -10,14 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove._records import Advance, Inventory, Load
-from torchmove._storage import bytes_of, has_storage, packed
+from torchmove.internals.metadata import has_storage
+from torchmove.internals.views import bytes_of, packed
+from torchmove.moving.batches import Advance, Load
 from torchmove.parking.counters import Counters
 from torchmove.parking.fingerprints import Taker
 from torchmove.parking.lanes import Lane, Piece, is_addressed, nobody, runs
 from torchmove.parking.mirrors import Kind, Mirror, Run, Truth, kinds_of, mirrors
 from torchmove.parking.ordinary import copy_rest
 from torchmove.parking.segments import Room, rooms
+from torchmove.surveying.inventory import Inventory
 
 
 class _Item(NamedTuple):

@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset
 
-from torchmove import _paths
-from torchmove._records import Inventory, Repoint
-from torchmove._repointing import repoint_all
-from torchmove._stored import ATOMS
-from torchmove._undo import Undo
+from torchmove.internals.stored import ATOMS
+from torchmove.internals.undo import Undo
+from torchmove.moving.apply import repoint_all
+from torchmove.planning.plan import Repoint
 from torchmove.rehearsal.again import Again, assigned_to, is_candidate, is_for_the_cpu, on_device
 from torchmove.rehearsal.given import held
 from torchmove.rehearsal.origins import moves_itself, readable
@@ -45,6 +44,8 @@ from torchmove.rehearsal.sources import (
     scope_around,
 )
 from torchmove.rehearsal.surroundings import Surroundings, function_of, is_of_library
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.paths import ATTRIBUTE, ITEM
 
 _CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
 _DISTRIBUTIONS = (torch.distributions.Distribution, torch.distributions.Transform)  # of the tensors they are given
@@ -91,7 +92,7 @@ class Decided:
     def values_in(self, inventory: Inventory, roots: Mapping[str, Any]) -> None:
         """The devices that objects remember, and the switches of namespaces."""
         for value in inventory.device_values:
-            if value.device.type == self.home.type or value.how not in (_paths.ATTRIBUTE, _paths.ITEM):
+            if value.device.type == self.home.type or value.how not in (ATTRIBUTE, ITEM):
                 continue
             owners = tuple(each.__name__ for each in type(value.holder).__mro__[:-1])
             is_mapping = isinstance(value.holder, (dict, list, argparse.Namespace, types.SimpleNamespace))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn, serialization
 from torch.utils import _pytree as pytree
 
-from torchmove._undo import Undo
+from torchmove.internals.undo import Undo
 from torchmove.rehearsal.origins import loaded_on_cpu
 from torchmove.rehearsal.registered import tensors_in
 from torchmove.rehearsal.scene import dress

@@ -14,10 +14,10 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from torchmove._records import Child
-from torchmove._stored import ATOMS
-from torchmove.readers import reader_for
+from torchmove.internals.stored import ATOMS
 from torchmove.rehearsal.registered import parameters_in
+from torchmove.surveying.children import Child
+from torchmove.surveying.readers import reader_for
 
 _CONTAINERS = (Mapping, list, tuple, set, frozenset, deque)
 _STATES = (nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, nn.Parameter)

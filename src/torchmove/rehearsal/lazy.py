@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch.nn import parameter
 
-from torchmove._undo import Undo
+from torchmove.internals.undo import Undo
 from torchmove.rehearsal.scene import dress
 from torchmove.rehearsal.stage import Stage, off_stage
 from torchmove.rehearsal.standin import Itself, StandIn, place_of

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from torchmove._stored import contents, refill
-from torchmove._undo import Undo
+from torchmove.internals.stored import contents, refill
+from torchmove.internals.undo import Undo
 from torchmove.rehearsal.sources import ASKS
 from torchmove.rehearsal.standin import CPU
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from torchmove._stored import ATOMS, CONTAINERS, attributes, contents, refill
-from torchmove._undo import Undo
+from torchmove.internals.stored import ATOMS, CONTAINERS, attributes, contents, refill
+from torchmove.internals.undo import Undo
 from torchmove.rehearsal.caches import clear_if_filled, entries_of, insides_of
 
 

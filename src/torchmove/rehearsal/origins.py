@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchmove import _paths
-from torchmove._records import Inventory
 from torchmove.rehearsal.given import held
 from torchmove.rehearsal.provenance import (
     Line,
@@ -37,6 +35,8 @@ from torchmove.rehearsal.provenance import (
 )
 from torchmove.rehearsal.registered import parameters_in, tensors_in
 from torchmove.rehearsal.standin import CPU, StandIn
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.paths import ATTRIBUTE, CELL, REFERENT, Path, root_path
 
 _TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
 # A device by a variable or an attribute, and not by its name.
@@ -67,7 +67,7 @@ def name_of(device: torch.device) -> str:
 # ---------------------------------------------------------------- data
 
 
-def given(path: _paths.Path, value: Any, tensor: Tensor, device: torch.device, root: Origin | None) -> Origin:
+def given(path: Path, value: Any, tensor: Tensor, device: torch.device, root: Origin | None) -> Origin:
     """Of a tensor of a batch: `value` is the object that the step is given."""
     return _input(tensor, device, lambda: (_root_name(path), str(path)), value, root=root)
 
@@ -93,7 +93,7 @@ def loaded_on_cpu(home: torch.device) -> Origin:
     return Origin(lambda _: Provenance("hard-coded" if by_name else "input", "it was loaded on cpu", remedy, line))
 
 
-def _root_name(path: _paths.Path) -> str:
+def _root_name(path: Path) -> str:
     return str(next(path.steps()))
 
 
@@ -606,7 +606,7 @@ class Belongings:
         self.own, self.replaced, self.sent_modules = own, replaced, sent_modules
         self._shared: dict[Any, Origin] = {}
 
-    def origin_of(self, path: _paths.Path, role: str, tensor: Tensor) -> Origin:
+    def origin_of(self, path: Path, role: str, tensor: Tensor) -> Origin:
         root = next(path.steps()).what
         if root in self.data:
             value = self.roots.get(root)
@@ -626,11 +626,11 @@ class Belongings:
             return Origin(lambda _: self._replaced(path), shared)
         return Origin(lambda _: self._described(path, role), shared)
 
-    def _replaced(self, path: _paths.Path) -> Provenance:
+    def _replaced(self, path: Path) -> Provenance:
         what = f"{path} is on cpu: it came into the module after that was moved"
         return Provenance("loss", what, f"{path.before} = {path.before}.to({name_of(self.home)})")
 
-    def _described(self, path: _paths.Path, role: str) -> Provenance:
+    def _described(self, path: Path, role: str) -> Provenance:
         steps = list(path.steps())
         shown = readable(path, self.roots)
         kind, what = self._kind(path, role, steps)
@@ -642,12 +642,12 @@ class Belongings:
             remedy = f"in {self.own[steps[0].what]}: {attribute} = {attribute}.to({name_of(self.home)})"
             own = f"{attribute} of {self.own[steps[0].what]}" if steps[0].what == "step" else shown
             return Provenance("loss", f"{own} is on cpu: nothing in its class sends it", remedy)
-        if path.how is _paths.ATTRIBUTE and not isinstance(holder, nn.Module) and moves_itself(holder):
+        if path.how is ATTRIBUTE and not isinstance(holder, nn.Module) and moves_itself(holder):
             remedy = _kept_in_its_to(str(path), holder, self.home)
             if remedy:
                 return Provenance("loss", f"{shown} is on cpu: {type(holder).__name__}.to leaves it there", remedy)
         if steps[0].what in self.outside:
-            if any(step.how is _paths.REFERENT for step in steps):
+            if any(step.how is REFERENT for step in steps):
                 name = steps[0].what
                 return Provenance("cache", f"the cache of {name} has it, on cpu", f"{name}.cache_clear()")
             if role == "state":
@@ -666,17 +666,17 @@ class Belongings:
             remedy = f"{shown}.to({name_of(self.home)}) where the function reads it; or tm.move, which finds it"
         return Provenance(kind, f"{shown} is on cpu: {what}", remedy)
 
-    def _holder(self, path: _paths.Path) -> Any:
+    def _holder(self, path: Path) -> Any:
         return {id(path): holder for holder, path in self.inventory.holders.values()}.get(id(path.before))
 
-    def _kind(self, path: _paths.Path, role: str, steps: list[_paths.Path]) -> tuple[str, str]:
+    def _kind(self, path: Path, role: str, steps: list[Path]) -> tuple[str, str]:
         names = [step.what for step in steps if type(step.what) is str]
         if _is_cached(steps):
             return "cache", "it was cached there"
         is_held = {"__defaults__", "__kwdefaults__", "keywords", "args"} & {*names}
         holder = self._holder(path)
-        is_attribute = isinstance(holder, nn.Module) and path.how is _paths.ATTRIBUTE
-        is_closed = is_held or any(step.how is _paths.CELL for step in steps)
+        is_attribute = isinstance(holder, nn.Module) and path.how is ATTRIBUTE
+        is_closed = is_held or any(step.how is CELL for step in steps)
         if is_closed and not (is_attribute and id(holder) in self.sent_modules):
             return "closure", "a function holds it, and Module.to does not look there"
         if role in ("parameter", "buffer"):
@@ -686,12 +686,12 @@ class Belongings:
         return "container", "in a container that Module.to does not look into"
 
 
-def _is_cached(steps: list[_paths.Path]) -> bool:
+def _is_cached(steps: list[Path]) -> bool:
     named = (step.what.lower() for step in steps if type(step.what) is str)
-    return any(step.how is _paths.REFERENT for step in steps) or any(map(_CACHES.search, named))
+    return any(step.how is REFERENT for step in steps) or any(map(_CACHES.search, named))
 
 
-def _remedy(kind: str, path: _paths.Path) -> str:
+def _remedy(kind: str, path: Path) -> str:
     if kind == "attribute":
         return _registered(str(path.what))
     return {
@@ -705,23 +705,23 @@ def _registered(name: str) -> str:
     return f'self.register_buffer("{name}", ..., persistent=False)'
 
 
-def readable(path: _paths.Path, roots: Mapping[str, Any]) -> str:
+def readable(path: Path, roots: Mapping[str, Any]) -> str:
     """A path as it prints; from the last variable of a function on, by that variable's own name."""
     steps = list(path.steps())
     for index in reversed(range(1, len(steps))):
         name = _variable_of(steps[index], roots)
         if name:
-            shown = _paths.root(name)
+            shown = root_path(name)
             for step in steps[index + 1 :]:
-                shown = _paths.Path(shown, step.how, step.what)
+                shown = Path(shown, step.how, step.what)
             return str(shown)
     return str(path)
 
 
-def _variable_of(step: _paths.Path, roots: Mapping[str, Any]) -> str:
+def _variable_of(step: Path, roots: Mapping[str, Any]) -> str:
     """The variable of a function that a step leads to: one of its closure, or a parameter by its default."""
     before = step.before
-    if step.how is _paths.CELL:
+    if step.how is CELL:
         function = _fetched(before, roots)
         return str(function.__code__.co_freevars[step.what]) if isinstance(function, types.FunctionType) else ""
     kept = None if before is None else before.what
@@ -734,7 +734,7 @@ def _variable_of(step: _paths.Path, roots: Mapping[str, Any]) -> str:
     return str(positional[len(positional) - len(function.__defaults__ or ()) + step.what])
 
 
-def _fetched(path: _paths.Path | None, roots: Mapping[str, Any]) -> Any:
+def _fetched(path: Path | None, roots: Mapping[str, Any]) -> Any:
     try:
         value = None if path is None else path.fetch(roots)
     except Exception:  # the step has changed what was there

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from torchmove import _survey
-from torchmove._storage import plain_torch
-from torchmove._undo import Undo
+from torchmove.internals.modes import plain_torch
+from torchmove.internals.undo import Undo
 from torchmove.rehearsal.memento import remember, remember_generators, remember_globals, remember_names
 from torchmove.rehearsal.scene import copies
 from torchmove.rehearsal.standin import CPU
 from torchmove.rehearsal.surroundings import Surroundings
+from torchmove.surveying.survey import survey_objects
 
 
 def plainly(
@@ -46,7 +46,7 @@ def plainly(
 
 @plain_torch
 def _copied(named: dict[str, Any], undo: Undo) -> None:
-    inventory = _survey.survey(named)
+    inventory = survey_objects(named)
     remember([*named.values(), *(holder for holder, _ in inventory.holders.values())], undo)
     copies(inventory, undo)
 

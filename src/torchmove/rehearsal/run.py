@@ -18,14 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchmove import _devices, _move, _survey
-from torchmove._interrupts import HeldInterrupts
-from torchmove._names import names_of
-from torchmove._paths import Path
-from torchmove._records import Inventory, Refusal
-from torchmove._repointing import repoint_all
-from torchmove._storage import is_scripted, plain_torch
-from torchmove._undo import Undo
+from torchmove.chain import plan_for
+from torchmove.devices import free_memory
+from torchmove.formatting import listed, readable_bytes
+from torchmove.internals.interrupts import HeldInterrupts
+from torchmove.internals.modes import plain_torch
+from torchmove.internals.scripted import is_scripted
+from torchmove.internals.undo import Undo
+from torchmove.moving.apply import repoint_all
+from torchmove.planning.plan import Refusal
 from torchmove.rehearsal import decisions, runtime
 from torchmove.rehearsal.disguise import Call, Disguise, hooks_overridden
 from torchmove.rehearsal.files import files
@@ -53,7 +54,10 @@ from torchmove.rehearsal.surroundings import Surroundings
 from torchmove.rehearsal.switches import SwitchedOff, switched_off_by
 from torchmove.rehearsal.threads import Company
 from torchmove.rehearsal.tracing import nothing_traced
-from torchmove.report import listed, readable_bytes
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.names import names_of
+from torchmove.surveying.paths import Path
+from torchmove.surveying.survey import survey_objects
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["auto", "shapes", "real"]
@@ -333,7 +337,7 @@ class _Rehearsing:
     @plain_torch
     def set_up_states(self, undo: Undo) -> None:
         torch.clear_autocast_cache()  # it refers to tensors that stand-ins are to be put under
-        inventory = _survey.survey(self.named)
+        inventory = survey_objects(self.named)
         self.choose_values(inventory)
         self.with_attributes = {
             next(inventory.slots[index].path.steps()).what
@@ -374,7 +378,7 @@ class _Rehearsing:
         if not self.has_values:
             return "the state has tensors on meta, which have no values: give the rehearsal a state with values"
         needed = 3 * max(self.state_bytes, sum(self.stage.meter.peak().values()))
-        free = _devices.free_bytes(CPU)
+        free = free_memory(CPU)
         if free is not None and needed > free:
             room = f"{readable_bytes(needed)} of host memory, and {readable_bytes(free)} are free"
             return f"real values would take about {room}"
@@ -448,7 +452,7 @@ class _Rehearsing:
         places = {id(tensor): _place(tensor.device) for tensor in inventory.slots.tensors}
         if not self.states:
             return places
-        plan = _move.plan_for(self.states, self.home, (), lambda _: None)
+        plan = plan_for(self.states, self.home, (), lambda _: None)
         if self.options.moved_by == "torchmove":
             placed = map(place_of, plan.placement)
             places.update(zip(map(id, plan.inventory.slots.tensors), placed, strict=True))

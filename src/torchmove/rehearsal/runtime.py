@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from torchmove._interrupts import HeldInterrupts
+from torchmove.internals.interrupts import HeldInterrupts
 from torchmove.rehearsal.stage import Stage
 from torchmove.rehearsal.standin import StandIn
 

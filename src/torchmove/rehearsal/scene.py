@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from torchmove._paths import Path
-from torchmove._records import Block, Inventory
-from torchmove._shells import is_window
-from torchmove._undo import Undo
+from torchmove.internals.undo import Undo
 from torchmove.rehearsal.memento import remember
 from torchmove.rehearsal.provenance import Origin
 from torchmove.rehearsal.stage import Stage
 from torchmove.rehearsal.standin import CPU, StandIn, swap
+from torchmove.surveying.composites import is_window
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.paths import Path
+from torchmove.surveying.storages import Block
 
 _PARTS = {"parameter": "parameters", "buffer": "parameters", "gradient": "gradients", "state": "optimizer"}
 

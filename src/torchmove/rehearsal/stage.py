@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
-from torchmove._shells import is_window
 from torchmove.rehearsal.arguments import leaves, mapped
 from torchmove.rehearsal.behind import (
     LACKING,
@@ -36,6 +35,7 @@ from torchmove.rehearsal.places import strays
 from torchmove.rehearsal.provenance import Line, Origin, called_by_user, users_line
 from torchmove.rehearsal.standin import CPU, Itself, StandIn
 from torchmove.rehearsal.workspaces import weigh
+from torchmove.surveying.composites import is_window
 
 aten = torch.ops.aten
 Tell = Callable[[Any, str, Line], None]  # a stray, the operation, and where

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from torchmove._stored import ATOMS
+from torchmove.internals.stored import ATOMS
 from torchmove.rehearsal.given import held
 from torchmove.rehearsal.memento import is_array
 from torchmove.rehearsal.provenance import is_installed, is_program, is_users

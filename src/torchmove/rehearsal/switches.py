@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from torchmove._records import Inventory
 from torchmove.rehearsal.again import Again
 from torchmove.rehearsal.decisions import contents_of
 from torchmove.rehearsal.provenance import users_frames
 from torchmove.rehearsal.sources import Assigned, Reasons, Source, called
 from torchmove.rehearsal.surroundings import Surroundings
+from torchmove.surveying.inventory import Inventory
 
 SwitchedOff = Callable[[Any], bool]
 _POSITION = {"autocast": 2, "GradScaler": 5}  # of `enabled` among the arguments, by the name of what is called

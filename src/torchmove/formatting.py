@@ -1,0 +1,43 @@
+"""Numbers, sizes and lists as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_SHOWN_NAMES, _SHOWN_LETTERS = 6, 100
+
+
+def listed(names: Sequence[object], between: str = ", ") -> str:
+    """All of them where they are few, else the first of them and a number: a heading is for reading."""
+    shown = [_cut(str(name)) for name in names[:_SHOWN_NAMES]]
+    left_out = len(names) - len(shown)
+    return between.join(shown) + (f" and {left_out} more" if left_out else "")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _SHOWN_LETTERS else f"{name[: _SHOWN_LETTERS - 3]}..."
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 tensor`, `2 tensors`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def readable_bytes(count: int) -> str:
+    """`1.5 GiB`: three digits are enough to read."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    if unit == "B":
+        return f"{count} B"
+    return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"  # 1010 KiB, not 1.01e+03
+
+
+def readable_seconds(seconds: float) -> str:
+    """`1.5 ms`: three digits are enough to read."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"

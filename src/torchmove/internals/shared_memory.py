@@ -1,0 +1,77 @@
+"""Memory that several storages look at, as those of numpy, dlpack and other processes do: it moves as one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmove.internals.metadata import Looks, window_of
+
+_address: Callable[[Tensor], int] = torch._C._data_address  # type: ignore[attr-defined]  # of the storage
+
+
+class Place(NamedTuple):
+    """Where a storage lies in the memory that it has in common with others."""
+
+    memory: int  # the first of these storages, which stands for all
+    address: int
+    nbytes: int  # of the memory
+    start: int  # of the storage in it
+
+
+class _Reach(NamedTuple):
+    """The addresses that the tensors of a storage reach, and where the storage begins and ends."""
+
+    first: int
+    stop: int
+    address: int
+    end: int
+    storage: int
+
+
+def places_in_memory(tensors: Sequence[Tensor], looks: Looks) -> dict[int, Place]:
+    """Of every storage in which tensors reach the same bytes as those of another one."""
+    if all(looks.resizables):  # torch's own memory: only what others have lent is looked at by two storages
+        return {}
+    places: dict[int, Place] = {}
+    for reaches in _reaches(tensors, looks).values():
+        for together in _overlapping(sorted(reaches)):
+            address, end = min(each.address for each in together), max(each.end for each in together)
+            memory = together[0].storage
+            for each in together:
+                places[each.storage] = Place(memory, address, end - address, each.address - address)
+    return places
+
+
+def _reaches(tensors: Sequence[Tensor], looks: Looks) -> dict[torch.device, list[_Reach]]:
+    extents: defaultdict[tuple[torch.device, int], list[tuple[int, int, int, int]]] = defaultdict(list)
+    for index, tensor in enumerate(tensors):
+        size = looks.storage_bytes[index]
+        address = _address(tensor) if size > 0 < looks.nbytes[index] else 0
+        if address:
+            first, stop = window_of(tensor).extent
+            on = looks.devices[index], looks.storages[index]
+            extents[on].append((address + first, address + stop, address, address + size))
+    reaches: defaultdict[torch.device, list[_Reach]] = defaultdict(list)
+    for (device, storage), several in extents.items():
+        firsts, stops, addresses, ends = zip(*several, strict=True)
+        reaches[device].append(_Reach(min(firsts), max(stops), addresses[0], ends[0], storage))
+    return reaches
+
+
+def _overlapping(reaches: Sequence[_Reach]) -> Iterator[list[_Reach]]:
+    together: list[_Reach] = []
+    stop = 0
+    for each in reaches:
+        if each.first >= stop:
+            if len(together) > 1:
+                yield together
+            together = []
+        together.append(each)
+        stop = max(stop, each.stop)
+    if len(together) > 1:
+        yield together

@@ -1,0 +1,337 @@
+"""The devices that holders remember, written anew: an attribute, an entry, a key, a closure's cell."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import compress
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from torch import Tensor
+
+from torchmove.devices import release_cached_memory, synchronize_device
+from torchmove.errors import MoveFailed, TorchmoveError
+from torchmove.internals.accumulators import Accumulators
+from torchmove.internals.collector import without_collector
+from torchmove.internals.interrupts import HeldInterrupts
+from torchmove.internals.metadata import AT_ONCE, Window
+from torchmove.internals.modes import plain_torch
+from torchmove.internals.rebinding import (
+    Gradients,
+    Rebinding,
+    can_rebind_dense,
+    rebind,
+    rebind_dense,
+    rebinding,
+    shell_rebinding,
+    with_shared_versions,
+)
+from torchmove.internals.scripted import ScriptedAttributes, is_scripted, set_attribute
+from torchmove.internals.stored import contents, refill
+from torchmove.internals.undo import Undo
+from torchmove.moving.batches import Advance, Load, Mover, cut, load_of
+from torchmove.moving.leftovers import OldStorages
+from torchmove.moving.own_apply import call_overrides, has_overrides
+from torchmove.moving.receipt import Receipt
+from torchmove.planning.plan import Plan, Repoint
+from torchmove.progress import Stages
+from torchmove.surveying.inventory import DeviceValue, Shell
+from torchmove.surveying.paths import CELL, KEY
+from torchmove.surveying.storages import Block
+
+if TYPE_CHECKING:
+    from torchmove.verifying.verdict import Verdict
+
+
+def repoint_all(repoints: Sequence[Repoint], undo: Undo) -> None:
+    for value, new in repoints:
+        if value.how is KEY:
+            _rename_key(value, new, undo)
+        else:
+            undo.append(lambda value=value: _write(value, value.value))  # type: ignore[misc]
+            _write(value, new)
+
+
+def _write(value: DeviceValue, device: Any) -> None:
+    holder = value.holder
+    if value.how is CELL:
+        holder.__closure__[value.what].cell_contents = device
+    elif isinstance(holder, dict):
+        dict.__setitem__(holder, value.what, device)
+    elif isinstance(holder, list):
+        list.__setitem__(holder, value.what, device)
+    elif isinstance(holder, deque):
+        deque.__setitem__(holder, value.what, device)
+    elif is_scripted(holder):
+        set_attribute(holder, value.what, device)
+    else:
+        # Past any __setattr__ of the class: a frozen dataclass remembers a device too.
+        object.__setattr__(holder, value.what, device)
+
+
+def _rename_key(value: DeviceValue, new: Any, undo: Undo) -> None:
+    """In place and in order: the dict is filled anew. Half filled it has lost entries, so the way back has them all."""
+    holder = value.holder
+    entries = contents(holder)
+    undo.append(partial(refill, holder, entries))
+    refill(holder, [(new if key == value.value else key, entry) for key, entry in entries])
+
+
+Proof = Callable[[Plan], "Verdict | None"]  # given the plan as it was carried out
+
+
+class Job(NamedTuple):
+    """A plan, who carries it out and why that one; and who is asked before the old copy is let go."""
+
+    plan: Plan
+    mover: Mover
+    why: str
+    proof: Proof
+
+
+class _Copies(NamedTuple):
+    """What the commit will make the tensors look at: dense ones at their copies, all others through windows."""
+
+    places: list[int]  # the slots of the dense ones
+    sources: list[Tensor]
+    copies: list[Tensor]  # used up by the commit
+    cut: list[int]  # of the others that show a storage: a slot that looks at each
+    rebindings: list[Rebinding]
+
+    def clear(self) -> None:
+        for column in self:
+            column.clear()
+
+
+@plain_torch
+@without_collector
+def apply_jobs(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None] = lambda: None) -> list[Receipt]:
+    """Move all of them, or change nothing. What a proof raises rolls everything back, and so does what `consent`
+    raises, who is asked last: from then on it is done."""
+    stages = Stages()
+    stages.begin("copy")
+    copies = _copy(jobs, advance)
+    plans, verdicts, old = _commit(jobs, copies, consent, stages)
+    try:
+        left = [each.held(time.perf_counter() - began) for each in old]
+    finally:
+        for each in old:
+            each.forget()
+    seconds, done = time.perf_counter() - began, stages.end()
+    return [
+        Receipt(plan.archived(), job.mover.name, job.why, seconds, each.held, verdict, done, each)
+        for job, plan, each, verdict in zip(jobs, plans, left, verdicts, strict=True)
+    ]
+
+
+def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
+    made = [_Copies([], [], [], [], []) for _ in jobs]
+    undo = _undo_of(jobs)
+    try:
+        with undo, undo:
+            undo.append(partial(_drop, jobs, made))
+            for (plan, mover, _, _), copies in zip(jobs, made, strict=True):
+                load = load_of(plan.moves, plan.inventory.slots)
+                copied = mover.copy(load, advance)
+                undo.append(copied.clear)
+                _sort(plan, load, copied, copies)
+            undo.clear()
+    except BaseException as error:
+        _fail(jobs, undo, error, "copying")
+    return made
+
+
+def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> None:
+    """Tell the dense, which are many and simple, from those whose windows have to be cut."""
+    shapes, strides = plan.inventory.slots.looks.shapes, plan.inventory.slots.looks.strides
+    dense = list(load.dense)
+    for index, (first, copy) in enumerate(zip(plan.moves.firsts, copied, strict=True)):
+        # The step of a dimension of length 1 may be anything, and the copy's be another.
+        if 1 in shapes[first] and dense[index]:
+            dense[index] = copy.stride() == strides[first]
+    for indices in plan.moves.ways.values():
+        one = next((index for index in indices if dense[index]), None)
+        if one is not None and not can_rebind_dense(load.sources[one], copied[one]):
+            for index in indices:
+                dense[index] = False
+    made.places.extend(compress(plan.moves.firsts, dense))
+    made.sources.extend(compress(load.sources, dense))
+    made.copies.extend(compress(copied, dense))
+    others = [index for index, is_so in enumerate(dense) if not is_so]
+    moving = _moving_ids(plan) if others else set()
+    for index in others:
+        block, copy = plan.moves[index].block, copied[index]
+        if not block.opaque:
+            made.cut.extend(_one_of_each_storage(plan, block))
+        several: list[Rebinding] = []  # filled by a loop: an error keeps what a comprehension closes over
+        for slot, offset in zip(block.slots, block.offsets or (None,), strict=True):
+            tensor = plan.inventory.slots.tensors[slot]
+            several.append(rebinding(tensor, cut(copy, tensor, block, offset), moving=moving))
+        made.rebindings.extend(with_shared_versions(several))
+
+
+def _one_of_each_storage(plan: Plan, block: Block) -> Iterable[int]:
+    storages = plan.inventory.slots.looks.storages
+    return {storages[slot]: slot for slot in reversed(block.slots)}.values()
+
+
+def _moving_ids(plan: Plan) -> set[int]:
+    tensors = plan.inventory.slots.tensors
+    return {id(tensors[index]) for index in plan.moves.slots()}
+
+
+def _wait_for(jobs: Sequence[Job]) -> None:
+    """A copy that is still under way would be read too early by whoever comes first."""
+    for job in jobs:
+        job.mover.finish()
+    _wait_for_devices(jobs)
+
+
+def _wait_for_devices(jobs: Sequence[Job]) -> None:
+    for device in {device for job in jobs for way in job.plan.moves.ways for device in way}:
+        synchronize_device(device)
+
+
+def _commit(
+    jobs: Sequence[Job],
+    copies: Sequence[_Copies],
+    consent: Callable[[], None],
+    stages: Stages,
+) -> tuple[list[Plan], list[Verdict | None], list[OldStorages]]:
+    with HeldInterrupts() as interrupts, interrupts:
+        # A function of its own: no `with` covers the line of a `try` in it.
+        return _commit_held(jobs, copies, consent, stages, interrupts)
+
+
+def _commit_held(
+    jobs: Sequence[Job],
+    copies: Sequence[_Copies],
+    consent: Callable[[], None],
+    stages: Stages,
+    interrupts: HeldInterrupts,
+) -> tuple[list[Plan], list[Verdict | None], list[OldStorages]]:
+    undo, old = _undo_of(jobs), [OldStorages(job.plan) for job in jobs]
+    accumulators: list[Accumulators] = []
+    try:
+        with undo, undo:
+            stages.begin("commit")
+            undo.append(partial(_drop, jobs, copies, old))
+            for job, made, before in zip(jobs, copies, old, strict=True):
+                accumulators.append(_rebind_all(job.plan, made, before, undo))
+                repoint_all(job.plan.repoints, undo)
+            # While copies are under way there is time for all that does not read them.
+            if any(map(_reads_bytes, jobs)):
+                _wait_for(jobs)
+            done = [job.plan.with_adopted(call_overrides(job.plan, undo)) for job in jobs]
+            stages.begin("verify")
+            verdicts = [job.proof(plan) for job, plan in zip(jobs, done, strict=True)]
+            stages.begin("finish")  # the last copies arrive, other ranks agree, old memory comes free
+            _wait_for(jobs)
+            interrupts.break_off()
+            consent()
+            undo.clear()
+    except BaseException as error:
+        _fail(jobs, undo, error, "committing")
+    for each in accumulators:
+        each.let_go()
+    for made, before in zip(copies, old, strict=True):
+        made.clear()
+        before.let_go()
+    return done, verdicts, old
+
+
+def _undo_of(jobs: Sequence[Job]) -> Undo:
+    def wait() -> None:
+        """What is under way must not land in memory that is free again."""
+        with suppress(Exception):  # a card that has failed fails here too; what matters is the first error
+            _wait_for_devices(jobs)
+
+    return Undo(first=wait)
+
+
+def _drop(jobs: Sequence[Job], copies: Sequence[_Copies], old: Sequence[OldStorages] = ()) -> None:
+    """All that was held for the way there; the tensors look at their old storages again."""
+    for made in copies:
+        made.clear()
+    for before in old:
+        before.keep()
+    for job in jobs:
+        job.mover.drop()
+
+
+def _fail(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str) -> NoReturn:
+    """Raise what broke the move off; or what was raised while that was rolled back, from it."""
+    first = error if undo.error is None else undo.error
+    for each in (first, error):
+        # The frames that failed still hold the copies; the error outlives them.
+        traceback.clear_frames(each.__traceback__)
+    with suppress(Exception):  # as above
+        for device in {target for job in jobs for _, target in job.plan.moves.ways}:
+            release_cached_memory(device)
+    failure = first
+    if undo.failed or (isinstance(first, Exception) and not isinstance(first, TorchmoveError)):
+        failure = MoveFailed(stage, f"{type(first).__name__}: {first}", not_undone=undo.failed)
+        failure.__cause__ = first
+    if undo.failed or error is first:
+        raise failure
+    raise error from failure
+
+
+# ---------------------------------------------------------------- the steps of the commit
+
+
+def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> Accumulators:
+    shells = _moving_shells(plan)
+    swapped = shells or any(each.by_swap for each in made.rebindings)
+    tensors = [*made.sources, *(each.tensor for each in made.rebindings), *(shell.tensor for shell in shells)]
+    gradients = Gradients(tensors if swapped else ())
+    holders = (holder for holder, _ in plan.inventory.holders.values())
+    scripted = ScriptedAttributes(holders if swapped else ())
+    accumulators = Accumulators(tensors)
+    # The first on the list are the last to run: all tensors look back by then.
+    undo += [accumulators.hand_over, gradients.set, scripted.set]
+    while made.copies:
+        _rebind_last(plan, made, old, undo)
+    old.look_at(made.cut, [plan.inventory.slots.tensors[first] for first in made.cut])
+    for each in made.rebindings:
+        rebind(each, undo)
+    # Parts have their new windows by now.
+    for shell in shells:
+        rebind(shell_rebinding(shell.tensor, shell.rebuild()), undo)
+    gradients.set()
+    scripted.set()
+    accumulators.hand_over()
+    return accumulators
+
+
+def _rebind_last(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None:
+    """Of the dense that are left; so few that each is still at hand when it is made to look elsewhere."""
+    some = slice(max(0, len(made.copies) - AT_ONCE), len(made.copies))
+    places, sources, copies = made.places[some], made.sources[some], made.copies[some]
+    del made.copies[some]
+
+    def windows() -> Iterator[Window]:
+        """A dense tensor sees its storage from the beginning."""
+        return (plan.inventory.slots.looks.window(place, 0) for place in places)
+
+    rebind_dense(sources, copies, old.look_at(places, sources), windows, undo)
+
+
+def _moving_shells(plan: Plan) -> list[Shell]:
+    """Those with a part that moves, the innermost first: it was found last."""
+    moving = _moving_ids(plan) if plan.inventory.shells else set()
+    shells = []
+    for shell in reversed(plan.inventory.shells):
+        if any(id(part) in moving for part in shell.parts):
+            moving.add(id(shell.tensor))
+            shells.append(shell)
+    return shells
+
+
+def _reads_bytes(job: Job) -> bool:
+    """Will something look at the copies before the commit is over?"""
+    return job.plan.digests is not None or has_overrides(job.plan)

@@ -1,0 +1,284 @@
+"""What the objects of a state hold, recorded before a module's own code runs: to be compared with it, or put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchmove.internals.fsdp import is_sharded
+from torchmove.internals.stored import CONTAINERS, contents, refill, slots, stored_dict
+from torchmove.internals.undo import Undo
+from torchmove.planning.placement import KEPT
+from torchmove.planning.plan import Adopted, Note, Plan
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.paths import ATTRIBUTE, ITEM, NOWHERE, Path
+from torchmove.surveying.traversal import Walk
+
+NOTHING = object()
+Difference = tuple[Any, Any, Any]  # a key, what was there, and what is
+
+
+class Recorded(Protocol):
+    """An object and what was in it. `path` and `how` lead to it, and from it to one of its entries."""
+
+    path: Path
+    how: str
+
+    def differences(self) -> Iterator[Difference]:
+        """The entries that are other objects now."""
+        ...
+
+    def put_back(self, key: Any, value: Any) -> None:
+        """One entry."""
+        ...
+
+    def restore(self) -> None:
+        """All of them. Can be broken off and called again."""
+        ...
+
+
+def recorded(inventory: Inventory) -> Iterator[Recorded]:
+    """Everything in the state that can be changed in place, but for the bytes of tensors."""
+    yield from map(_Marks, inventory.slots.tensors)
+    for holder, path in list(inventory.holders.values()):
+        if isinstance(holder, CONTAINERS):
+            yield Container(holder, path, ITEM)
+        if any(True for _ in slots(holder)):
+            yield _Slots(holder, path)
+        stored = stored_dict(holder)
+        if not isinstance(stored, dict):  # none, or a view of one
+            continue
+        yield Container(stored, path, ATTRIBUTE)
+        for name, value in stored.items() if isinstance(holder, nn.Module) else ():
+            if type(value) in CONTAINERS and name in ("_parameters", "_buffers", "_modules"):
+                yield Container(value, path, ATTRIBUTE)
+            elif type(value) in CONTAINERS:
+                yield Container(value, Path(path, ATTRIBUTE, name), ITEM)
+        if isinstance(holder, Optimizer):
+            yield from _of_optimizer(stored, path)
+
+
+def _of_optimizer(stored: dict[str, Any], path: Path) -> Iterator[Recorded]:
+    """Its state and groups, which the survey reads without entering them as holders."""
+    for name in ("state", "param_groups"):
+        outer, at = stored.get(name), Path(path, ATTRIBUTE, name)
+        if isinstance(outer, CONTAINERS):
+            yield Container(outer, at, ITEM)
+            inner = outer.values() if isinstance(outer, dict) else outer
+            for number, each in enumerate(inner):
+                if isinstance(each, dict):
+                    yield Container(each, Path(at, ITEM, number), ITEM)
+                    if isinstance(each.get("params"), list):
+                        yield Container(each["params"], Path(at, ITEM, number), ITEM)
+
+
+class Container:
+    """A dict, a list, a set or a deque; also the `__dict__` of an object."""
+
+    def __init__(self, container: Any, path: Path, how: str) -> None:
+        self.container, self.path, self.how = container, path, how
+        self.members = contents(container)
+
+    def differences(self) -> Iterator[Difference]:
+        before, now = _by_key(self.container, self.members), _by_key(self.container, contents(self.container))
+        for key in {**before, **now}:
+            was, found = before.get(key, NOTHING), now.get(key, NOTHING)
+            if was is not found:
+                yield key, was, found
+
+    def put_back(self, key: Any, value: Any) -> None:
+        if isinstance(self.container, dict):
+            dict.__setitem__(self.container, key, value)
+        elif isinstance(self.container, list) and key < len(self.container):
+            list.__setitem__(self.container, key, value)
+
+    def restore(self) -> None:
+        refill(self.container, self.members)
+
+
+def _by_key(container: Any, members: Sequence[Any]) -> dict[Any, Any]:
+    if isinstance(container, dict):
+        return dict(members)
+    return {id(each): each for each in members} if isinstance(container, set) else dict(enumerate(members))
+
+
+class _Slots:
+    """The `__slots__` of an object."""
+
+    how = ATTRIBUTE
+
+    def __init__(self, holder: Any, path: Path) -> None:
+        self.holder, self.path, self.before = holder, path, dict(slots(holder))
+
+    def differences(self) -> Iterator[Difference]:
+        now = dict(slots(self.holder))
+        for name in {**self.before, **now}:
+            was, found = self.before.get(name, NOTHING), now.get(name, NOTHING)
+            if was is not found:
+                yield name, was, found
+
+    def put_back(self, key: Any, value: Any) -> None:
+        # Past any __setattr__ of the class, that of a frozen dataclass or of a module.
+        object.__delattr__(self.holder, key) if value is NOTHING else object.__setattr__(self.holder, key, value)
+
+    def restore(self) -> None:
+        for name, was, _ in list(self.differences()):
+            self.put_back(name, was)
+
+
+class _Marks:
+    """What hangs on a tensor: its gradient, its attributes, and whether it requires a gradient. Changes of these are
+    found by the verification."""
+
+    path, how = NOWHERE, ATTRIBUTE
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.requires_grad = tensor, tensor.requires_grad
+        self.gradient = tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+        self.attributes = Container(tensor.__dict__, self.path, self.how)
+
+    def differences(self) -> Iterator[Difference]:
+        return iter(())
+
+    def put_back(self, key: Any, value: Any) -> None:
+        """It has no entries."""
+
+    def restore(self) -> None:
+        if self.tensor.is_leaf:
+            if self.tensor.requires_grad is not self.requires_grad:
+                self.tensor.requires_grad_(self.requires_grad)
+            if self.tensor.grad is not self.gradient:
+                self.tensor.grad = self.gradient
+        self.attributes.restore()
+
+
+def has_overrides(plan: Plan) -> bool:
+    return any(True for _ in _overriding(plan))
+
+
+def call_overrides(plan: Plan, undo: Undo) -> Adopted:
+    """Call the `_apply` of every module that has its own. Its tensors are on the target by now, and stay what they are;
+    what else it hands to the function goes there too."""
+    modules = list(_overriding(plan))
+    # What torch's own recurrent modules do changes no object of the state, but lists of their own.
+    before = [] if all(_is_recurrent(type(each.module)) for each in modules) else [*recorded(plan.inventory)]
+    recurrent = [Container(stored_dict(each.module), each.path, ATTRIBUTE) for each in modules if not before]
+    undo += [each.restore for each in (*before, *recurrent)]
+    for module, _, device in modules:
+        module._apply(partial(_on_device, plan.inventory.number, device))
+    _put_back_kept(plan, before)
+    changes = (_Change(each, *difference, modules) for each in before for difference in each.differences())
+    return _adopted(plan, [change for change in changes if change.tensors_before.keys() != change.tensors_now.keys()])
+
+
+def _put_back_kept(plan: Plan, before: Sequence[Recorded]) -> None:
+    """What the user keeps is not a module's to replace."""
+    kept = {id(plan.inventory.slots.tensors[index]) for index, why in plan.reasons.items() if why == KEPT}
+    for each in before if kept else ():
+        for key, was, _ in list(each.differences()):
+            if id(was) in kept:
+                each.put_back(key, was)
+
+
+def _on_device(known: Mapping[int, int], device: torch.device, tensor: Tensor) -> Tensor:
+    return tensor if id(tensor) in known else tensor.to(device)
+
+
+class _Overriding(NamedTuple):
+    module: Any
+    path: Path
+    device: torch.device  # that the first of its tensors moves to
+
+
+def _overriding(plan: Plan) -> Iterator[_Overriding]:
+    if not plan.moves:
+        return
+    inventory = plan.inventory
+    moving = {*plan.moves.slots()}
+    shared = {id(inventory.slots.tensors[index]) for block in inventory.blocks.shared() for index in block.slots}
+    for holder, path in inventory.holders.values():
+        if not _overrides(type(holder)) or is_sharded(holder):
+            continue  # FSDP's own would make every shard anew, to see where it is: it has moved under FSDP's eyes
+        # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
+        # piece, or part of one that others look at too.
+        if isinstance(holder, nn.RNNBase) and not shared.isdisjoint(map(id, holder._flat_weights)):
+            continue
+        numbers = [inventory.number.get(id(tensor)) for tensor in _registered(holder)]
+        if not numbers:
+            yield _Overriding(holder, path, plan.target)
+        for first in (number for number in numbers if number in moving):
+            yield _Overriding(holder, path, plan.placement[first])
+            break
+
+
+def _overrides(kind: type) -> bool:
+    """Told by the type: a weak proxy calls itself an instance of what it stands for."""
+    return issubclass(kind, nn.Module) and kind._apply is not nn.Module._apply
+
+
+def _is_recurrent(kind: type[nn.Module]) -> bool:
+    """It does what torch's own do: its weights become one piece of memory, and no object another."""
+    return kind._apply is nn.RNNBase._apply
+
+
+def _registered(module: nn.Module) -> Iterator[Tensor]:
+    """Parameters and buffers of a module and those below it, from what is stored: `parameters()` may be overridden."""
+    todo, seen = [module], set()
+    while todo:
+        each = todo.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        stored = stored_dict(each) or {}
+        tensors = chain(stored.get("_parameters", {}).values(), stored.get("_buffers", {}).values())
+        yield from (tensor for tensor in tensors if tensor is not None)
+        todo += [child for child in stored.get("_modules", {}).values() if child is not None]
+
+
+# ---------------------------------------------------------------- what it changed
+
+
+class _Change:
+    """An entry that is another object now, and the tensors that were and are in it, by their ids."""
+
+    def __init__(self, of: Recorded, key: Any, was: Any, now: Any, modules: Sequence[_Overriding]) -> None:
+        self.path, self.was = Path(of.path, of.how, key), was
+        self.by = _nearest(self.path, modules)
+        self.tensors_before, self.tensors_now = _tensors_in(was), _tensors_in(now)
+
+
+def _nearest(path: Path, modules: Sequence[_Overriding]) -> _Overriding:
+    """The innermost of these modules that an entry is below. Some reach beside them: then it is the first of all."""
+    by_path = {id(each.path): each for each in modules}
+    inwards = [by_path[id(step)] for step in path.steps() if id(step) in by_path]
+    return inwards[-1] if inwards else modules[0]
+
+
+def _tensors_in(value: Any) -> dict[int, Tensor]:
+    walk = Walk()
+    if value is not NOTHING:
+        walk.enter(NOWHERE, value)
+        walk.follow_tensors()
+    return {id(tensor): tensor for tensor in walk.tensors}
+
+
+def _adopted(plan: Plan, changes: Sequence[_Change]) -> Adopted:
+    known = plan.inventory.number.keys()
+    dropped = {me for change in changes for me in change.tensors_before} & known
+    added = {me: change.by.device for change in changes for me in change.tensors_now if me not in known}
+    replaced = {id(change.was): str(change.path) for change in changes if isinstance(change.was, nn.Parameter)}
+    return Adopted(frozenset(dropped), added, replaced, tuple(_notes(changes)))
+
+
+def _notes(changes: Sequence[_Change]) -> Iterator[Note]:
+    """One for each module."""
+    for by in {id(change.by.module): change.by for change in changes}.values():
+        paths = [str(change.path) for change in changes if change.by.module is by.module]
+        others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        yield Note("N060", str(by.path), f"{type(by.module).__name__}._apply changed {paths[0]}{others}: adopted")

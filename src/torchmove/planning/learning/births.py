@@ -1,0 +1,115 @@
+"""Where the tensors of an optimizer are born: what a first step has shown, and how it answers for the real state."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmove.internals.stored import ATOMS, attributes
+
+_DEEPEST = 8
+_LONGEST = 4  # of a simulated parameter's sizes
+_NAMES_OF_GROUP = {"params", "param_names"}
+
+
+class Place(NamedTuple):
+    """Of a tensor of an optimizer: what holds it, the steps from there, and what decides beside that."""
+
+    holder: str  # "state", "group" or "attribute"
+    steps: tuple[Hashable, ...]
+    flags: Hashable = None  # of its group
+    kind: Hashable = None  # of its parameter
+
+
+class Births:
+    """Which tensors of an optimizer are born on the CPU, by place. The nearest place that was seen decides."""
+
+    def __init__(self, why_not: str = "") -> None:
+        self.why_not = why_not  # nothing was learned
+        self.seen: dict[Place, bool] = {}
+        self.large_on_cpu = False  # not only scalars are
+        self.varies = False  # the same entry is here for one parameter, there for another
+
+    def add(self, place: Place, tensor: Tensor) -> None:
+        on_cpu = tensor.device.type == "cpu"
+        self.large_on_cpu |= on_cpu and tensor.numel() != 1
+        for each in _nearest(place):
+            before = self.seen.get(each, on_cpu)
+            self.varies |= before != on_cpu
+            self.seen[each] = on_cpu and before
+
+    def on_cpu(self, place: Place) -> bool | None:
+        """None: nothing like it was seen."""
+        return next((self.seen[each] for each in _nearest(place) if each in self.seen), None)
+
+    def has(self, holder: str, name: Hashable) -> bool:
+        return Place(holder, (name,)) in self.seen
+
+
+_NOT_ENTERED = (type, types.FunctionType, types.MethodType, types.ModuleType)
+
+
+def _nearest(place: Place) -> Iterator[Place]:
+    holder, steps, flags, _ = place
+    yield place
+    yield Place(holder, steps, flags)
+    yield Place(holder, steps)
+    yield Place(holder, steps[:1], flags)
+    yield Place(holder, steps[:1])
+
+
+UNNAMED = ("...",)  # of an entry of the state that belongs to no parameter
+
+
+def plain_steps(steps: Iterable[Any]) -> tuple[Hashable, ...]:
+    """Steps that mean the same in every optimizer of a class, and hold nothing."""
+    return tuple([each if isinstance(each, (str, int)) else "..." for each in steps])
+
+
+def tensors_in(value: Any, steps: tuple[Hashable, ...]) -> Iterator[tuple[tuple[Hashable, ...], Tensor]]:
+    """Every tensor in a value of an optimizer, with the steps to it."""
+    if isinstance(value, Tensor):
+        yield steps, value
+    elif type(value) not in ATOMS and len(steps) < _DEEPEST and not isinstance(value, _NOT_ENTERED):
+        inside: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, Mapping):
+            inside = value.items()
+        elif isinstance(value, (list, tuple)):
+            inside = enumerate(value)
+        else:
+            inside = attributes(value)
+        for name, each in inside:
+            yield from tensors_in(each, steps + plain_steps([name]))
+
+
+# ---------------------------------------------------------------- what decides, beside the class
+
+
+def flags_of(group: Mapping[str, Any], names: Iterable[str]) -> Hashable:
+    """What makes an optimizer treat a group its own way: its options, numbers only by whether they are zero."""
+    return tuple((name, _flag(group[name])) for name in sorted(names) if name in group)
+
+
+def options_in(group: Mapping[str, Any], named: Iterable[str]) -> set[str]:
+    """The names of a group's options: those that the class is made with, and what else is a flag, not a count."""
+    flags = {name for name, value in group.items() if value is None or type(value) in (bool, str)}
+    return (group.keys() & {*named} | flags) - _NAMES_OF_GROUP
+
+
+def kind_of(parameter: Tensor) -> Hashable:
+    """The kind of a parameter, by which an optimizer may treat it its own way."""
+    return parameter.dtype, tuple([min(size, _LONGEST) for size in parameter.shape])
+
+
+def _flag(value: Any) -> Hashable:
+    if value is None or isinstance(value, (bool, str, torch.dtype)):
+        return value
+    if isinstance(value, (int, float, complex)):
+        return bool(value)
+    if isinstance(value, (list, tuple)):
+        return tuple([_flag(each) for each in value[:_DEEPEST]])
+    return getattr(value, "__qualname__", type(value).__qualname__)

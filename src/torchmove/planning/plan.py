@@ -1,0 +1,209 @@
+"""The Plan: what would happen?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+
+from torchmove.formatting import readable_bytes
+from torchmove.progress import Stage
+from torchmove.results import Result
+from torchmove.surveying.inventory import DeviceValue, Inventory
+from torchmove.surveying.paths import Path
+from torchmove.surveying.storages import Block, Blocks
+from torchmove.surveying.tensors import Rows
+
+Way = tuple[torch.device, torch.device]  # from where, to where
+
+
+class Move(NamedTuple):
+    """A block that travels, and where to."""
+
+    block: Block
+    target: torch.device
+
+
+class Moves(Rows[Move]):
+    """All of them, by the first slot of each block."""
+
+    def __init__(self, blocks: Blocks, firsts: Sequence[int], placement: Sequence[torch.device]) -> None:
+        self.blocks, self.firsts, self.placement = blocks, firsts, placement
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def row(self, index: int) -> Move:
+        first = self.firsts[index]
+        return Move(self.blocks.at(first), self.placement[first])
+
+    @cached_property
+    def ways(self) -> dict[Way, Sequence[int]]:
+        """Which of the moves go from where to where. Mostly all go one way."""
+        homes = [self.blocks.looks.devices[first] for first in self.firsts]
+        targets = [self.placement[first] for first in self.firsts]
+        if homes and homes.count(homes[0]) == targets.count(targets[0]) == len(homes):
+            return {(homes[0], targets[0]): range(len(homes))}
+        ways: defaultdict[Way, list[int]] = defaultdict(list)
+        for index, way in enumerate(zip(homes, targets, strict=True)):
+            ways[way].append(index)
+        return dict(ways)
+
+    @cached_property
+    def nbytes(self) -> list[int]:
+        """What travels of each."""
+        sizes, special = self.blocks.looks.storage_bytes, self.blocks.special
+        nbytes = [sizes[first] for first in self.firsts]
+        if special:
+            for index, first in enumerate(self.firsts):
+                if first in special:
+                    nbytes[index] = special[first].nbytes
+        return nbytes
+
+    def special(self) -> Iterator[tuple[int, Block]]:
+        """Those whose block is not one slot's alone and whole."""
+        special = self.blocks.special
+        return (
+            ((index, special[first]) for index, first in enumerate(self.firsts) if first in special)
+            if special
+            else iter(())
+        )
+
+    def slots(self) -> Iterator[int]:
+        """The slots that move."""
+        if not self.blocks.special:
+            return iter(self.firsts)
+        return (slot for first in self.firsts for slot in self.blocks.at(first).slots)
+
+
+class Stay(NamedTuple):
+    """A tensor that stays where it is, and why."""
+
+    path: Path
+    nbytes: int
+    why: str
+
+
+class Repoint(NamedTuple):
+    """A remembered device that changes with the state."""
+
+    value: DeviceValue
+    new: torch.device | str | int
+
+
+class Refusal(NamedTuple):
+    """A reason why the state cannot move as asked, and what to do instead."""
+
+    code: str
+    path: str
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.path}: {self.why}. Fix: {self.remedy}"
+
+
+class Note(NamedTuple):
+    """Something worth knowing that does not stand in the way."""
+
+    code: str
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.path}: {self.why}"
+
+
+class Adopted(NamedTuple):
+    """What modules changed in their own `_apply`: tensors that they dropped and added, by their ids, where those that
+    they added belong, and where parameters were that they replaced. The notes say so."""
+
+    dropped: frozenset[int] = frozenset()
+    added: Mapping[int, torch.device] = {}  # nobody writes to it
+    replaced: Mapping[int, str] = {}
+    notes: tuple[Note, ...] = ()
+
+
+_NOTHING_ADOPTED = Adopted()
+
+
+class Room(NamedTuple):
+    """What the move needs on a device and what is free there (None: the device does not say)."""
+
+    device: torch.device
+    needs_bytes: int
+    has_bytes: int | None
+
+    def __str__(self) -> str:
+        has = "" if self.has_bytes is None else f", {readable_bytes(self.has_bytes)} free"
+        return f"{self.device}: needs {readable_bytes(self.needs_bytes)}{has}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Result):
+    """What would move, what stays and why, what stands in the way, and whether it fits. It holds the state.
+
+    A plan is true if nothing stands in the way.
+
+    Attributes:
+        target: where to.
+        moves: a row for each storage that would move.
+        refusals: what stands in the way, each with `code`, `path`, `why` and `remedy`.
+        notes: what is worth knowing, each with `code`, `path` and `why`.
+        rooms: what is needed on each device, and what is free there.
+        repoints: remembered devices that would change too.
+    """
+
+    inventory: Inventory
+    target: torch.device
+    moves: Moves
+    reasons: Mapping[int, str]  # why a slot stays, by its index
+    repoints: tuple[Repoint, ...]
+    refusals: tuple[Refusal, ...]
+    notes: tuple[Note, ...]
+    rooms: tuple[Room, ...]
+    placement: Sequence[torch.device]  # where each slot will be, in the inventory's order
+    digests: tuple[Digest, ...] | None = None  # each slot's bytes, where asked for
+    stages: tuple[Stage, ...] = ()
+    adopted: Adopted = _NOTHING_ADOPTED
+
+    @property
+    def ok(self) -> bool:
+        """Nothing stands in the way."""
+        return not self.refusals
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @cached_property
+    def stays(self) -> tuple[Stay, ...]:
+        """What stays where it is, each with `path`, `nbytes` and `why`."""
+        slots = self.inventory.slots
+        return tuple(Stay(slots[index].path, slots[index].nbytes, why) for index, why in sorted(self.reasons.items()))
+
+    def archived(self) -> Plan:
+        """The same, keeping nothing of the state alive."""
+        repoints = tuple(Repoint(point.value._replace(holder=None), point.new) for point in self.repoints)
+        return replace(self, inventory=self.inventory.archived(), repoints=repoints)
+
+    def with_adopted(self, adopted: Adopted) -> Plan:
+        """The same, carried out, with what modules changed by themselves."""
+        return replace(self, adopted=adopted, notes=(*self.notes, *adopted.notes)) if any(adopted) else self
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that would move."""
+        return sum(room.needs_bytes for room in self.rooms)
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors would move."""
+        return sum(1 for _ in self.moves.slots())
+
+
+# The digest of what a tensor shows: two sums over its elements, one of them weighted by position.
+Digest = tuple[int, int]

@@ -1,0 +1,167 @@
+"""What would happen? Blocks become moves, or stay with a reason; every obstacle becomes a refusal. Pure: no device
+is touched and nothing is changed. What a device has free is told to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from operator import ne
+from typing import NamedTuple
+
+import torch
+
+from torchmove.devices import is_same_device
+from torchmove.internals.metadata import has_storage
+from torchmove.internals.modes import makes_fakes
+from torchmove.internals.views import packed
+from torchmove.planning.keep import Keep
+from torchmove.planning.placement import Places
+from torchmove.planning.plan import Moves, Plan, Refusal, Repoint, Room
+from torchmove.planning.refusals import (
+    FAKES,
+    Course,
+    keep_refusals,
+    mixed_dtype_refusals,
+    mps_refusals,
+    no_storages_note,
+    notes_of,
+    refusals_of,
+    room_refusals,
+    shared_memory_notes,
+    sub_byte_refusals,
+    torn_refusal,
+)
+from torchmove.surveying.inventory import DeviceValue, Inventory
+from torchmove.surveying.paths import ATTRIBUTE, CELL, ITEM, KEY, Path
+from torchmove.surveying.tensors import Slots
+
+FreeBytes = Callable[[torch.device], int | None]
+
+
+class Back(NamedTuple):
+    """Where everything was, if that is where it shall go: each slot's device, and the remembered devices."""
+
+    placement: Sequence[torch.device]
+    repoints: Sequence[Repoint]
+
+
+def make_plan(
+    inventory: Inventory,
+    target: torch.device,
+    *,
+    keep: Keep,
+    free_bytes: FreeBytes,
+    fresh: bool = False,
+    back: Back | None = None,
+    rests: bool = False,
+) -> Plan:
+    """Plan the move of an inventory to a target. `fresh`: onto new storages even where it is there already. `rests`:
+    nothing will compute with it there."""
+    places = Places(inventory, target, keep)
+    placement = places.all() if back is None else back.placement
+    moves, refusals = _moves(inventory, placement, fresh)
+    rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
+    course = Course(target, moves, fresh, rests)
+    repoints, stuck = _repoints(inventory, keep, moves, target) if back is None else (back.repoints, [])
+    notes = [*notes_of(inventory, keep, course, stuck)]
+    refusals += refusals_of(inventory, keep, course)
+    refusals += mps_refusals(inventory.slots, moves) if target.type == "mps" else ()
+    refusals += room_refusals(rooms)
+    refusals += keep_refusals(inventory, keep)
+    refusals += [FAKES] if moves and makes_fakes() else []
+    if moves and not has_storage(target.type):
+        refusals += mixed_dtype_refusals(inventory.slots, moves)
+        refusals += sub_byte_refusals(inventory.slots, moves)
+        notes.append(no_storages_note(target))
+    homes = {home for home, _ in moves.ways}
+    notes += [no_storages_note(home) for home in homes if not has_storage(home.type)]
+    return Plan(
+        inventory=inventory,
+        target=target,
+        moves=moves,
+        reasons=places.why if back is None else {},
+        repoints=tuple(repoints),
+        refusals=tuple(refusals),
+        notes=(*notes, *places.native.notes(), *shared_memory_notes(inventory.slots, moves)),
+        rooms=rooms,
+        placement=placement,
+    )
+
+
+def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool) -> tuple[Moves, list[Refusal]]:
+    blocks = inventory.blocks
+    firsts: Sequence[int] = blocks.firsts
+    if not fresh:
+        leaves = list(map(ne, placement, blocks.looks.devices))
+        firsts = [first for first in firsts if leaves[first]]
+    torn = {block.slots[0]: block for block in blocks.shared() if len({placement[index] for index in block.slots}) > 1}
+    if torn:
+        firsts = [first for first in firsts if first not in torn]
+    return Moves(blocks, firsts, placement), [
+        torn_refusal(inventory.slots, block, placement) for block in torn.values()
+    ]
+
+
+def _rooms(moves: Moves, slots: Slots, free_bytes: FreeBytes) -> Iterator[Room]:
+    nbytes = list(moves.nbytes)
+    for index, block in moves.special():
+        nbytes[index] = slots.looks.nbytes[block.slots[0]] if block.opaque else packed(block.spans)[1]
+    needs: defaultdict[torch.device, int] = defaultdict(int)
+    for (_, target), indices in moves.ways.items():
+        needs[target] += sum([nbytes[index] for index in indices])
+    for device, size in needs.items():
+        yield Room(device, size, free_bytes(device))
+
+
+_Stuck = tuple[str, Path, str]  # a code, a path, and what there is to say
+
+
+def _repoints(
+    inventory: Inventory, keep: Keep, moves: Moves, target: torch.device
+) -> tuple[list[Repoint], list[_Stuck]]:
+    if not inventory.device_values:
+        return [], []
+    values = [value for value in inventory.device_values if not keep.has(value.holder, (value.path,))]
+    homes = _left_homes(inventory, values, moves, target)
+    repoints, stuck = [], []
+    for value in values:
+        if not any(is_same_device(value.device, home) for home in homes):
+            continue
+        if _can_be_set(value, target):
+            repoints.append(Repoint(value, _like(value, target)))
+        else:
+            stuck.append(("N040", value.path, f"remembers {value.value!s} in a place that cannot be changed"))
+    return repoints, stuck
+
+
+def _left_homes(
+    inventory: Inventory, values: Sequence[DeviceValue], moves: Moves, target: torch.device
+) -> set[torch.device]:
+    """The devices that something leaves for the target. A state without tensors (a metric that has counted nothing yet)
+    is where it says it is, if it says one thing."""
+    if inventory.slots or inventory.shells:
+        return {home for home, place in moves.ways if place == target != home}
+    said = {value.device for value in values if value.device.type != "meta"}
+    one = next(iter(said), target)
+    is_elsewhere = all(is_same_device(one, each) for each in said) and not is_same_device(one, target)
+    return {one} if is_elsewhere else set()
+
+
+def _can_be_set(value: DeviceValue, target: torch.device) -> bool:
+    if value.how is KEY:
+        return target not in value.holder  # there is an entry for that device already: two cannot be one
+    if value.how is ITEM:
+        return isinstance(value.holder, (dict, list, deque))
+    return value.how in (ATTRIBUTE, CELL) and not isinstance(value.holder, (tuple, set, frozenset))
+
+
+def _like(value: DeviceValue, target: torch.device) -> torch.device | str | int:
+    """A device stays a device, a name a name (without an index, if it had none and none is needed), an index an index
+    among the devices of its kind."""
+    if isinstance(value.value, torch.device):
+        return target
+    if isinstance(value.value, int) and value.device.type == target.type:
+        return target.index
+    bare = torch.device(target.type)
+    indexed = isinstance(value.value, int) or ":" in value.value
+    return str(target) if indexed or not is_same_device(bare, target) else target.type

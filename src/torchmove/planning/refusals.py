@@ -1,0 +1,236 @@
+"""What was found in a state, as the refusals and notes of a plan: which of it stands in the way of this move, and what
+to do about it. What many share is one line, with the first path and a count."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from torchmove.devices import is_same_device
+from torchmove.formatting import counted, readable_bytes
+from torchmove.internals.metadata import SUB_BYTE, has_storage, in_shared_memory
+from torchmove.internals.storages import storage_device
+from torchmove.planning.keep import Keep
+from torchmove.planning.plan import Moves, Note, Refusal, Room
+from torchmove.surveying.inventory import Inventory, Shell, Told
+from torchmove.surveying.paths import Path
+from torchmove.surveying.storages import Block
+from torchmove.surveying.tensors import Slots
+
+
+class Course(NamedTuple):
+    """A move, as far as it decides what stands in its way."""
+
+    target: torch.device
+    moves: Moves
+    fresh: bool  # onto new storages even where it is there already
+    rests: bool  # nothing computes with it on the target: it is parked there
+
+
+def refusals_of(inventory: Inventory, keep: Keep, course: Course) -> Iterator[Refusal]:
+    moving = frozenset(course.moves.slots() if inventory.told else ())
+    for told in inventory.told:
+        path, about, fact = told
+        if fact.code[0] == "R" and not keep.has(about, (path,)) and _is_in_the_way(told, inventory, moving, course):
+            remedy = fact.remedy
+            if issubclass(type(about), DistributedDataParallel):
+                remedy = _rewrapping(told, inventory, course.target) or remedy
+            yield Refusal(fact.code, str(path), fact.why, remedy)
+    yield from () if course.rests else _stranded(inventory, course)
+
+
+# A graph is in the way only of a tensor that moves.
+_GRAPH_CODES = {"R032", "R033"}
+
+
+def _is_in_the_way(told: Told, inventory: Inventory, moving: frozenset[int], course: Course) -> bool:
+    _, about, fact = told
+    index = inventory.number.get(id(about))  # a tensor made of others has none
+    if fact.code in _GRAPH_CODES and index is not None:
+        return index in moving
+    if fact.code == "R047":
+        return course.fresh or storage_device(about) != course.target
+    if fact.device is not None:
+        return not course.rests and _is_left(fact.device, course)
+    return True
+
+
+def _is_left(device: torch.device, course: Course) -> bool:
+    return any(is_same_device(device, home) for home, place in course.moves.ways if home != place)
+
+
+def _rewrapping(told: Told, inventory: Inventory, target: torch.device) -> str:
+    """The call of `tm.rewrap` that does what was asked for: with the wrapper, and all that was given with it."""
+    wrappers = [each for each in inventory.told if issubclass(type(each.about), DistributedDataParallel)]
+    around = {_root_of(each.path) for each in wrappers}
+    others = [name for name in inventory.roots if name not in around]
+    # Of an object that holds the wrapper, what hangs on the model is given by itself.
+    mine = {*map(id, told.about.module.parameters())}
+    for holder, path in inventory.holders.values():
+        if issubclass(type(holder), Optimizer) and path.before is not None and _root_of(path) in around:
+            trained = (each for group in holder.param_groups for each in group["params"])
+            others += [str(path)] if not mine.isdisjoint(map(id, trained)) else []
+    name = str(told.path)
+    return f"{name} = tm.rewrap({', '.join([name, *others])}, to={str(target)!r})"
+
+
+def _root_of(path: Path) -> Any:
+    return next(path.steps()).what
+
+
+# ---------------------------------------------------------------- tensors whose device mesh stays
+
+
+def _stranded(inventory: Inventory, course: Course) -> Iterator[Refusal]:
+    """Distributed tensors on an accelerator that their mesh is not on: nothing there computes with them."""
+    for (mesh, place), shells in _away_from_mesh(inventory, course).items():
+        if place != "cpu":
+            why = f"its device mesh is on {mesh}: on {place} its shards would meet {mesh} tensors and collectives"
+            remedy = _REBUILD.format(place=place, shape=tuple(shells[0].tensor.device_mesh.shape))  # type: ignore[attr-defined]
+            yield Refusal("R048", _counted([shell.path for shell in shells]), why, remedy)
+
+
+_REBUILD = (
+    "make the mesh there, mesh = init_device_mesh({place!r}, {shape}), and fully_shard (or parallelize_module) a new "
+    "model on it; torch.distributed.checkpoint.state_dict's get_state_dict and set_state_dict take its state along"
+)
+
+
+def _away_from_mesh(inventory: Inventory, course: Course) -> dict[tuple[str, str], list[Shell]]:
+    """The distributed tensors that move away from where their mesh is, by the kinds of the two devices."""
+    found: defaultdict[tuple[str, str], list[Shell]] = defaultdict(list)
+    moving = {id(inventory.slots.tensors[index]): index for index in course.moves.slots()} if inventory.shells else {}
+    for shell in inventory.shells:
+        mesh: Any = getattr(shell.tensor, "device_mesh", None)
+        if mesh is not None:
+            places = {course.moves.placement[moving[id(part)]].type for part in shell.parts if id(part) in moving}
+            for place in places - {mesh.device_type}:
+                found[mesh.device_type, place].append(shell)
+    return found
+
+
+# ---------------------------------------------------------------- notes
+
+
+def notes_of(
+    inventory: Inventory, keep: Keep, course: Course, others: Iterable[tuple[str, Path, str]]
+) -> Iterator[Note]:
+    """Those of the readers, and `others`: code, path and what there is to say. One for all that say the same."""
+    alike: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
+    moving = frozenset(course.moves.slots() if inventory.told else ())
+    for code, path, why in others:
+        alike[code, why].append(path)
+    for path, about, fact in inventory.told:
+        stays = fact.code == "N061" and id(about) in inventory.number and inventory.number[id(about)] not in moving
+        if fact.code[0] == "N" and not stays and not keep.has(about, (path,)):
+            alike[fact.code, fact.why].append(path)
+    for (mesh, place), shells in _away_from_mesh(inventory, course).items() if not course.rests else ():
+        if place == "cpu":
+            why = f"its device mesh is on {mesh}: move it back there before the next forward"
+            alike["N048", why] += [shell.path for shell in shells]
+    for (code, why), paths in alike.items():
+        yield Note(code, _counted(paths), why)
+
+
+def _counted(paths: Sequence[Path]) -> str:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"{paths[0]}{more}"
+
+
+FAKES = Refusal("R014", "FakeTensorMode", "it is on: copies would be fakes without bytes", "move outside of its block")
+_NOT_ON_MPS = {torch.float64, torch.complex128}
+
+
+def torn_refusal(slots: Slots, block: Block, placement: Sequence[torch.device]) -> Refusal:
+    first = block.slots[0]
+    other = next(index for index in block.slots if placement[index] != placement[first])
+    return Refusal(
+        "R041",
+        str(slots[first].path),
+        f"shares memory with {slots[other].path}, but one goes to {placement[first]}, the other to {placement[other]}",
+        "keep both or neither, or clone one of them first",
+    )
+
+
+def room_refusals(rooms: Sequence[Room]) -> Iterator[Refusal]:
+    for room in rooms:
+        if room.has_bytes is not None and room.has_bytes < room.needs_bytes:
+            missing = room.needs_bytes - room.has_bytes
+            yield Refusal(
+                "R042",
+                str(room.device),
+                f"not enough memory: needs {readable_bytes(room.needs_bytes)}, has {readable_bytes(room.has_bytes)}",
+                f"free {readable_bytes(missing)} there, or keep= that much of the state where it is",
+            )
+
+
+def mps_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
+    for index in moves.slots():
+        slot = slots[index]
+        if slot.tensor.dtype in _NOT_ON_MPS and moves.placement[index].type == "mps":
+            convert = ".to(torch.complex64)" if slot.tensor.dtype.is_complex else ".float()"
+            yield Refusal("R040", str(slot.path), f"mps has no {slot.tensor.dtype}", f"convert it first: {convert}")
+
+
+def no_storages_note(device: torch.device) -> Note:
+    return Note(
+        "N041", str(device), "has no storages: ties are kept there, strides and views are not seen on the way back"
+    )
+
+
+def shared_memory_notes(slots: Slots, moves: Moves) -> Iterator[Note]:
+    # Of other memory than the host's, torch says that it is shared, or not, for reasons of its own.
+    on_host = [some for (home, _), some in moves.ways.items() if home.type == "cpu"]
+    firsts = [moves.firsts[index] for some in on_host for index in some if moves.nbytes[index]]
+    shared = [*compress(firsts, in_shared_memory([slots.tensors[first] for first in firsts]))]
+    if shared:
+        others = f" and {counted(len(shared) - 1, 'other')}" if len(shared) > 1 else ""
+        why = "other processes can see it, and keep what was there; share_memory_() what shall be seen after the move"
+        yield Note("N042", f"{slots[shared[0]].path}{others}", f"is in shared memory: {why}")
+
+
+def mixed_dtype_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
+    for index, block in moves.special():
+        first, *others = (slots[each] for each in block.slots)
+        for other in others:
+            if other.tensor.dtype != first.tensor.dtype:
+                why = f"shares memory with {first.path} of another dtype, which {moves[index].target.type} cannot"
+                yield Refusal("R043", str(other.path), why, "clone one of them first")
+
+
+def sub_byte_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
+    for index in moves.slots():
+        dtype, place = slots.looks.dtypes[index], moves.placement[index]
+        if dtype in SUB_BYTE and not has_storage(place.type):
+            why = f"is {dtype}, which torch copies to no device without storages, such as {place.type}"
+            yield Refusal("R044", str(slots[index].path), why, "view it as torch.uint8 first: .view(torch.uint8)")
+
+
+def keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
+    """What is to be kept must be there: a pattern with a slip in it would move what it was meant to hold."""
+    if not (keep.patterns or keep.roots):
+        return
+    remedy = "print(tm.survey(...)) shows the paths"
+    here = [slot.path for slot in inventory.slots] + [
+        path for paths in inventory.other_paths.values() for path in paths
+    ]
+    here += [path for _, path in inventory.holders.values()] + [value.path for value in inventory.device_values]
+    for pattern, fits in keep.patterns.items():
+        if not any(fits(path) for path in here):
+            yield Refusal("R011", f"keep={pattern!r}", "no path matches it", remedy)
+    known = {*map(id, inventory.slots.tensors)} | {id(shell.tensor) for shell in inventory.shells}
+    for name, value in keep.roots.items():
+        if id(value) not in known and id(value) not in inventory.holders and not _shares_any(inventory, value):
+            yield Refusal("R011", f"keep={name}", "this object is not part of the state", remedy)
+
+
+def _shares_any(inventory: Inventory, value: Any) -> bool:
+    """A list made for the occasion (`keep=[list(encoder.parameters())]`) is no part of the state; what is in it is."""
+    inside = value if isinstance(value, (list, tuple, set)) else ()
+    return any(id(each) in inventory.number or id(each) in inventory.holders for each in inside)

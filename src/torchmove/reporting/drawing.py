@@ -1,0 +1,163 @@
+"""A state as a page draws it: its tensors in columns, and their paths as a tree.
+
+The state of an optimizer is kept by parameter. In the tree it lies under the steps of the parameter's own path, so that
+one can go down to it: `optimizer.state[model.layer.weight]['step']` is five steps below the optimizer, not two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchmove.reporting.page import State, Tree
+from torchmove.surveying.paths import KEYED, Path
+
+if TYPE_CHECKING:
+    from torchmove.surveying.inventory import Inventory
+
+
+_CPU = torch.device("cpu")
+
+
+class _Growing:
+    """A tree that paths are hung on."""
+
+    def __init__(self) -> None:
+        self.tree = Tree([], [], [], {})
+        self._labels: dict[str, int] = {}
+        self._nodes: dict[tuple[int, str], int] = {}
+        self._known: dict[tuple[int, int], tuple[Path, int, str]] = {}  # holds the path, so that its id stays its own
+        self._taken: set[int] = set()
+
+    def leaf(self, path: Path) -> int:
+        """A node for one tensor alone."""
+        before = (-1, "") if path.before is None else self._descend(-1, "", path.before)
+        node, closing = self._step(-1, "", *before, path)
+        if closing or node in self._taken:
+            node = self._add(node, closing)
+        self._taken.add(node)
+        return node
+
+    def _descend(self, base: int, opening: str, path: Path) -> tuple[int, str]:
+        """The node of a path below `base`, and the brackets that the next label has to close."""
+        new: list[Path] = []
+        known: Path | None = path
+        while known is not None and (base, id(known)) not in self._known:
+            new.append(known)
+            known = known.before
+        node, pending = (base, opening) if known is None else self._known[base, id(known)][1:]
+        for step in reversed(new):
+            node, pending = self._step(base, opening, node, pending, step)
+            self._known[base, id(step)] = step, node, pending
+        return node, pending
+
+    def _step(self, base: int, opening: str, node: int, pending: str, path: Path) -> tuple[int, str]:
+        """The last step of a path, from the node before it."""
+        if path.how is KEYED:
+            node, pending = self._descend(node, f"{pending}[", path.what)
+            return node, f"{pending}]"
+        prefix, suffix = path.words()
+        if not prefix:
+            return self._child(node, pending + suffix), ""
+        # It wraps all that came before, as far as this path goes.
+        node = self._child(node, suffix.lstrip("), ").rstrip(")"))
+        self.tree.texts[node] = f"{'' if base < 0 else self._text(base)}{opening}{path}"
+        return node, ""
+
+    def _child(self, parent: int, label: str) -> int:
+        node = self._nodes.get((parent, label))
+        if node is None:
+            node = self._nodes[parent, label] = self._add(parent, label)
+        return node
+
+    def _add(self, parent: int, label: str) -> int:
+        tree = self.tree
+        tree.parents.append(parent)
+        tree.label.append(self._labels.setdefault(label, len(self._labels)))
+        if len(self._labels) > len(tree.labels):
+            tree.labels.append(label)
+        return len(tree.parents) - 1
+
+    def _text(self, node: int) -> str:
+        text: list[str] = []
+        while node >= 0:
+            known = self.tree.texts.get(node)
+            text.append(self.tree.labels[self.tree.label[node]] if known is None else known)
+            node = -1 if known is not None else self.tree.parents[node]
+        return "".join(reversed(text))
+
+
+def drawn(inventory: Inventory) -> State:
+    """The tensors as they are. A plan adds where they go."""
+    slots, looks, growing = inventory.slots, inventory.slots.looks, _Growing()
+    devices = _devices(looks.devices)
+    node = [growing.leaf(slot.path) for slot in slots]
+    roles, role = indexed(slots.roles())
+    dtypes, dtype = indexed(looks.dtypes)
+    shapes, shape = indexed(looks.shapes)
+    return State(
+        tree=growing.tree,
+        node=node,
+        nbytes=looks.nbytes,
+        roles=roles,
+        role=role,
+        devices=list(map(str, devices)),
+        device=_places(devices, looks.devices),
+        dtypes=[str(each).removeprefix("torch.") for each in dtypes],
+        dtype=dtype,
+        shapes=[str(list(each)) for each in shapes],
+        shape=shape,
+        shared=list(_shared(inventory)),
+        also=list(_also(inventory)),
+    )
+
+
+def with_places(state: State, placement: Sequence[torch.device], words: tuple[str, str]) -> State:
+    """Where each is to be; there may be devices that it does not know yet."""
+    known = [*map(torch.device, state.devices)]
+    new = [each for each in _devices(placement) if each not in known]
+    devices = [*known, *new]
+    return state._replace(devices=list(map(str, devices)), placed=_places(devices, placement), words=words)
+
+
+def with_moves(state: State, moving: Iterable[int], reasons: Mapping[int, str]) -> State:
+    moves = bytearray(b"0" * len(state.node))
+    for index in moving:
+        moves[index] = ord("1")
+    names, why = indexed(reasons.values())
+    return state._replace(moves=moves.decode(), reasons=names, stays=list(zip(reasons, why, strict=True)))
+
+
+def indexed(values: Iterable[Any]) -> tuple[list[Any], list[int]]:
+    """The different ones, and which of them each is."""
+    numbers: dict[Hashable, int] = {}
+    column = [numbers.setdefault(value, len(numbers)) for value in values]
+    return list(numbers), column
+
+
+def _devices(devices: Iterable[torch.device]) -> list[torch.device]:
+    """The CPU first: its colour is the same on every page."""
+    return sorted({*devices}, key=lambda device: (device != _CPU, str(device)))
+
+
+def _places(devices: Sequence[torch.device], each: Iterable[torch.device]) -> list[int]:
+    number = {device: index for index, device in enumerate(devices)}
+    return [number[device] for device in each]
+
+
+def _shared(inventory: Inventory) -> Iterable[tuple[int, list[int]]]:
+    nbytes = inventory.slots.looks.nbytes
+    for first, block in sorted(inventory.blocks.special.items()):
+        size = nbytes[first] if block.opaque else block.nbytes
+        if len(block.slots) > 1 or size != nbytes[first]:
+            yield size, list(block.slots)
+
+
+def _also(inventory: Inventory) -> Iterable[tuple[int, str]]:
+    """That an optimizer has the parameter too goes without saying."""
+    for tensor, paths in inventory.other_paths.items():
+        index = inventory.number.get(tensor)
+        if index is not None:
+            yield from ((index, str(path)) for path in paths if "param_groups" not in path.names())

@@ -1,0 +1,76 @@
+"""Reports of parked states and of swaps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchmove.formatting import counted, listed, readable_bytes
+from torchmove.parking.resting import Parked
+from torchmove.parking.swapping import Swap
+from torchmove.reporting import Report, report
+from torchmove.reporting.chain import PlanReport
+from torchmove.reporting.page import Figure, Page
+from torchmove.reporting.sheet import Sheet
+
+
+class ParkedReport(Report[Parked]):
+    def sheet(self) -> Sheet:
+        names, plan = listed([*self.result.objects]), self.result.receipt.plan
+        if not plan.moves:
+            return Sheet(f"{names}: nothing to park, all of it is on the CPU or kept", PlanReport(plan).repointed())
+        state = "parked" if self.result.is_parked else "was parked, is back"
+        title = (
+            f"{names}: {state}: {counted(plan.tensors, 'tensor')}, {readable_bytes(plan.nbytes)} in "
+            f"{self.result.receipt.seconds:.3g} s"
+        )
+        lines = [f"{device} got {readable_bytes(nbytes)} back" for device, nbytes in self.result.freed.items()]
+        lines.append(f"{readable_bytes(plan.nbytes - self.result.unchanged_bytes)} travelled")
+        if self.result.unchanged_bytes:
+            lines[-1] += f", {readable_bytes(self.result.unchanged_bytes)} had not changed"
+        lines += map(str, self.result.notes)
+        return Sheet(title, tuple(lines), report(self.result.receipt).sheet().tables)
+
+    def page(self) -> Page:
+        """Its receipt's, in other words."""
+        sheet, figures = (
+            self.sheet(),
+            [
+                *(Figure(f"{device} got back", readable_bytes(nbytes)) for device, nbytes in self.result.freed.items()),
+                Figure("travelled", readable_bytes(self.result.receipt.plan.nbytes - self.result.unchanged_bytes)),
+                Figure("had not changed", readable_bytes(self.result.unchanged_bytes)),
+            ],
+        )
+        return (
+            report(self.result.receipt)
+            .page()
+            ._replace(
+                noun="Parked", title=sheet.title, lines=tuple(map(str, self.result.notes)), figures=tuple(figures)
+            )
+        )
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "is_parked": self.result.is_parked,
+            "freed_bytes": self.result.freed_bytes,
+            "freed": {str(device): nbytes for device, nbytes in self.result.freed.items()},
+            "copied_bytes": self.result.copied_bytes,
+            "unchanged_bytes": self.result.unchanged_bytes,
+            "ordinary_bytes": self.result.ordinary_bytes,
+            "notes": [note._asdict() for note in self.result.notes],
+            "receipt": report(self.result.receipt).facts(),
+        }
+
+
+class SwapReport(Report[Swap]):
+    def sheet(self) -> Sheet:
+        how = "at the same time" if self.result.at_once else "one after the other: there was no room for both"
+        return Sheet(
+            f"swapped {how}", (report(self.result.parked).sheet().title, report(self.result.receipt).sheet().title)
+        )
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "at_once": self.result.at_once,
+            "parked": report(self.result.parked).facts(),
+            "receipt": report(self.result.receipt).facts(),
+        }

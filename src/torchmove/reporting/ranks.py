@@ -1,0 +1,30 @@
+"""The report of all ranks in one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchmove.distributed import COLUMNS, ByRank
+from torchmove.formatting import readable_bytes
+from torchmove.reporting import Report
+from torchmove.reporting.sheet import Sheet, table
+
+
+class ByRankReport(Report[ByRank]):
+    def sheet(self) -> Sheet:
+        columns = ("rank", "tensors", "bytes", "seconds", "GB/s", "mover", "still held")
+        cells = [tuple(_cell(row[column]) for column in COLUMNS) for row in self.result.rows]
+        slowest = self.result.rows[0]
+        title = (
+            f"{len(self.result.rows)} ranks, {readable_bytes(sum(row['bytes'] for row in self.result.rows))} together"
+        )
+        if slowest["seconds"] is not None:
+            title += f"; the slowest is rank {slowest['rank']}, {slowest['seconds']:.3g} s"
+        return Sheet(title, (), (table("ranks", columns, cells, total=len(cells)),))
+
+    def facts(self) -> dict[str, Any]:
+        return {"ranks": list(self.result.rows)}
+
+
+def _cell(value: Any) -> object:
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else value

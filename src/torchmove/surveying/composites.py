@@ -1,0 +1,110 @@
+"""Tensors made of tensors: what their parts are, and how to make such a tensor again once its parts have moved.
+
+A part of a sparse tensor is a fresh object each time it is asked for; a part of a wrapper subclass is an object that
+others may hold. Both are ordinary tensors of the state, moved like all others; the tensor around them is made anew
+from them and takes the place of the old one, under the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from torchmove.internals.metadata import PLAIN
+from torchmove.surveying.paths import ATTRIBUTE, CALL
+
+_DISTRIBUTED = {"torch.distributed._shard.sharded_tensor.api:ShardedTensor"}
+_form = attrgetter("layout", "is_nested", "is_quantized")
+_STRIDED = (torch.strided, False, False)
+
+
+class Part(NamedTuple):
+    """A tensor inside a tensor, and the step that leads to it."""
+
+    how: str
+    what: str
+    tensor: Tensor
+
+
+class Parts(NamedTuple):
+    parts: tuple[Part, ...]
+    rebuild: Callable[[], Tensor]
+
+
+class Unmovable(Exception):
+    """This kind of tensor has no parts that could be moved."""
+
+
+def is_window(tensor: Tensor) -> bool:
+    """Is it a window on one storage, like nearly every tensor?"""
+    plain = type(tensor) in PLAIN or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    return plain and _form(tensor) == _STRIDED
+
+
+def parts_of(tensor: Tensor) -> Parts | None:
+    """Take a tensor apart. None: it travels whole (quantised, strided nested, mkldnn). Raises Unmovable."""
+    kind = type(tensor)
+    if f"{kind.__module__}:{kind.__qualname__}" in _DISTRIBUTED:
+        raise Unmovable("a ShardedTensor: it remembers on which device of which rank each shard is")
+    wrapped: Any = tensor
+    if is_traceable_wrapper_subclass(wrapped):
+        return _wrapper(wrapped)
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        raise Unmovable(f"{type(tensor).__name__} does not say what is inside it (no __tensor_flatten__)")
+    if tensor.layout is torch.sparse_coo:
+        return _coordinates(tensor)
+    if tensor.layout in _COMPRESSED:
+        return _compressed(tensor)
+    return None
+
+
+def _wrapper(tensor: Any) -> Parts:
+    names, context = tensor.__tensor_flatten__()
+    inner = {name: getattr(tensor, name) for name in names}
+    # Not all that is inside need be a tensor: a distributed one names its mesh too.
+    parts = tuple(Part(ATTRIBUTE, name, part) for name, part in inner.items() if isinstance(part, Tensor))
+    size, stride = tensor.size(), tensor.stride()
+
+    def rebuild() -> Tensor:
+        return type(tensor).__tensor_unflatten__(inner, context, size, stride)  # type: ignore[no-any-return]
+
+    return Parts(parts, rebuild)
+
+
+def _coordinates(tensor: Tensor) -> Parts:
+    plain = tensor.detach()
+    indices, values = plain._indices(), plain._values()
+    size, coalesced = tensor.size(), plain.is_coalesced()
+
+    def rebuild() -> Tensor:
+        return torch.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced, check_invariants=False)
+
+    return Parts((Part(CALL, "_indices", indices), Part(CALL, "_values", values)), rebuild)
+
+
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+
+
+def _compressed(tensor: Tensor) -> Parts:
+    plain = tensor.detach()
+    names = (*_COMPRESSED[tensor.layout], "values")
+    parts = tuple(Part(CALL, name, getattr(plain, name)()) for name in names)
+    size, layout = tensor.size(), tensor.layout
+
+    def rebuild() -> Tensor:
+        pointers, indices, values = (part.tensor for part in parts)
+        return torch.sparse_compressed_tensor(
+            pointers, indices, values, size, layout=layout, check_invariants=False
+        )  # fmt: skip
+
+    return Parts(parts, rebuild)

@@ -1,0 +1,100 @@
+"""The table: which reader says what is inside which type. A type not listed is read as its nearest listed base is.
+
+A new kind of holder is one function in a file here and one row in the table; users add rows with `register_reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from torch import nn
+
+from torchmove.internals.stored import has_slots
+from torchmove.surveying.children import Bunch, Reader
+from torchmove.surveying.readers import (
+    containers,
+    functions,
+    libraries,
+    modules,
+    optimizers,
+    outside,
+    scripted,
+    wrappers,
+)
+
+__all__ = ["reader_for", "register_reader"]
+
+_TABLE: dict[type | str, Reader] = {
+    **containers.TABLE,
+    **functions.TABLE,
+    **modules.TABLE,
+    **optimizers.TABLE,
+    **scripted.TABLE,
+    **wrappers.TABLE,
+    **libraries.TABLE,
+    **outside.TABLE,
+    object: containers.read_object,
+}
+
+R = TypeVar("R", bound=Reader)
+
+
+def reader_for(kind: type) -> Reader:
+    """The reader of a type: the row of the first class in its order of bases that has one.
+
+    A row may name a class as "module:name", so that a class that nobody imported costs no import.
+    """
+    named = [(base, f"{base.__module__}:{base.__qualname__}") for base in kind.__mro__]
+    # Every type has the base object, and object has a reader.
+    reader = next(found for base, name in named if (found := _TABLE.get(base) or _TABLE.get(name)))
+    more = [libraries.BESIDES[name] for _, name in named if name in libraries.BESIDES]
+    if issubclass(kind, nn.Module) and has_slots(kind):
+        more.append(modules.read_slots)
+    return _one_after_the_other(reader, *more) if more else reader
+
+
+def _one_after_the_other(*readers: Reader) -> Reader:
+    def read(holder: Any) -> Iterator[Any]:
+        for reader in readers:
+            inside = reader(holder)
+            yield from [inside] if type(inside) is Bunch else inside
+
+    return read
+
+
+def register_reader(*kinds: type) -> Callable[[R], R]:
+    """Teach torchmove what is inside a kind of holder.
+
+    Args:
+        *kinds: the types that the reader reads, and those below them that have no reader of their own.
+
+    Returns:
+        What makes a function the reader: it takes a holder and yields `tm.attribute(...)` and `tm.item(...)`, from what
+        is stored, without running code of the user's.
+
+    Raises:
+        TypeError: no types were given.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> class Ring:
+        ...     __slots__ = ("_handle",)
+        >>> frames = {}                                   # held elsewhere: not reachable from a Ring by itself
+        >>> @tm.register_reader(Ring)
+        ... def read_ring(ring):
+        ...     yield tm.item("frame", frames[id(ring)])  # the path prints as ring["frame"]
+        >>> ring = Ring()
+        >>> frames[id(ring)] = torch.zeros(3)
+        >>> print(tm.survey(ring).slots[0].path)
+        ring['frame']
+    """
+    if not kinds or not all(isinstance(kind, type) for kind in kinds):
+        raise TypeError("register_reader takes the types that the reader reads: @register_reader(Ring)")
+
+    def register(reader: R) -> R:
+        for kind in kinds:
+            _TABLE[kind] = reader
+        return reader
+
+    return register

@@ -1,0 +1,86 @@
+"""Containers: what is in them, and what hangs on them if their class is not Python's own."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchmove.internals.stored import ATOMS, attributes
+from torchmove.surveying.children import Child, Level, Reader, attribute, item, make_child
+from torchmove.surveying.paths import ITEM, KEY, KEYED, MEMBER
+
+_OWN = {dict, OrderedDict, defaultdict, list, tuple, set, frozenset, deque}
+
+
+def read_dict(holder: dict[Any, Any]) -> Iterator[Child]:
+    for index, (key, value) in enumerate(dict.items(holder)):
+        if type(key) in ATOMS:
+            yield make_child((ITEM, key, value, None, None))
+        elif issubclass(type(key), Tensor):
+            yield Child(MEMBER, index, key)
+            yield Child(KEYED, key, value)
+        else:
+            yield Child(KEY if type(key) is torch.device else MEMBER, index, key)
+            yield item(key, value)
+    yield from _hung_on(holder)
+
+
+def read_sequence(holder: Any) -> Iterator[Child]:
+    walk = list.__iter__ if issubclass(type(holder), list) else deque.__iter__
+    for index, value in enumerate(walk(holder)):
+        if type(value) not in ATOMS:
+            yield make_child((ITEM, index, value, None, None))
+    yield from _hung_on(holder)
+
+
+def read_tuple(holder: tuple[Any, ...]) -> Iterator[Child]:
+    names = type(holder).__dict__.get("_fields", ())
+    for index, value in enumerate(tuple.__iter__(holder)):
+        if type(value) not in ATOMS:
+            yield attribute(names[index], value) if names else item(index, value)
+    yield from _hung_on(holder)
+
+
+def read_set(holder: Any) -> Iterator[Child]:
+    walk = set.__iter__ if issubclass(type(holder), set) else frozenset.__iter__
+    for index, value in enumerate(walk(holder)):
+        if type(value) not in ATOMS:
+            yield Child(MEMBER, index, value)
+    yield from _hung_on(holder)
+
+
+def read_proxy(holder: MappingProxyType[Any, Any]) -> Iterator[Child]:
+    for key, value in holder.items():
+        yield item(key, value)
+
+
+def read_level(holder: Level) -> Any:
+    return holder.children
+
+
+def _hung_on(holder: Any) -> Iterator[Child]:
+    if type(holder) not in _OWN:
+        for name, value in attributes(holder):
+            yield attribute(name, value)
+
+
+TABLE: dict[type | str, Reader] = {
+    dict: read_dict,
+    list: read_sequence,
+    deque: read_sequence,
+    tuple: read_tuple,
+    set: read_set,
+    frozenset: read_set,
+    MappingProxyType: read_proxy,
+    Level: read_level,
+}
+
+
+def read_object(holder: Any) -> Iterator[Child]:
+    for name, value in attributes(holder):
+        yield attribute(name, value)

@@ -1,0 +1,78 @@
+"""TorchScript: modules and functions that were scripted or traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from torchmove.internals.scripted import (
+    Baked,
+    attributes_of,
+    baked_into,
+    baked_into_graph,
+    module_of_method,
+    scripted_within,
+)
+from torchmove.internals.stored import ATOMS
+from torchmove.surveying.children import Bunch, Child, Fact, Reader, attribute
+from torchmove.surveying.paths import ATTRIBUTE, ITEM
+
+
+def read_module(module: Any) -> Iterator[Child | Bunch | Fact]:
+    scripted = scripted_within(module)
+    stored = vars(scripted)
+    if "_c" in stored:
+        yield from _facts(baked_into(module))
+        yield from _read_cpp(scripted)
+    # Hooks, and what was set on the Python objects alone.
+    for own in {id(each): vars(each) for each in (scripted, module)}.values():
+        for name, value in own.items():
+            if name not in _CPP and type(value) not in ATOMS and type(value).__name__ != "ScriptMethod":
+                yield attribute(name, value)
+
+
+def _read_cpp(scripted: Any) -> Iterator[Child | Bunch]:
+    stored = vars(scripted)
+    parameters, buffers = dict(stored["_parameters"].items()), dict(stored["_buffers"].items())
+    yield Bunch(ATTRIBUTE, parameters, "parameter")
+    yield Bunch(ATTRIBUTE, buffers, "buffer")
+    for name, child in stored["_modules"].items():
+        yield Child(ITEM, int(name), child) if name.isdecimal() else attribute(name, child)
+    for name, value in attributes_of(scripted).items():
+        if name not in parameters and name not in buffers:
+            yield attribute(name, value)
+
+
+_CPP = {"_c", "_parameters", "_buffers", "_modules", "_concrete_type", "_actual_script_module"}
+
+
+def read_method(method: Any) -> Iterator[Child]:
+    yield attribute("owner", module_of_method(method))
+
+
+def read_function(function: Any) -> Iterator[Fact]:
+    """Mostly just code, and then nothing of it has to move."""
+    yield from _facts(baked_into_graph(function.inlined_graph))
+
+
+def _facts(found: Iterable[Baked]) -> Iterator[Fact]:
+    """One for each device that something is on."""
+    each = list(found)
+    for device in dict.fromkeys(one.device for one in each):
+        here = [one for one in each if one.device == device]
+        more = f" and {len(here) - 1} more" if len(here) > 1 else ""
+        yield Fact("R022", f"its TorchScript program has {here[0]}{more} baked in", _REMEDY, device)
+
+
+_REMEDY = (
+    "move the module it was made from and script or trace that again; scripted, device=x.device and what "
+    "register_buffer registers are not baked in"
+)
+
+TABLE: dict[type | str, Reader] = {
+    "torch.jit._script:ScriptModule": read_module,
+    torch.jit.ScriptFunction: read_function,
+    "torch:ScriptMethod": read_method,
+}

@@ -1,0 +1,242 @@
+"""Rows on demand: a sequence that is kept in columns, and puts a row together when somebody asks for one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, pairwise, repeat
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from torchmove.internals.metadata import Looks
+from torchmove.surveying.children import Owner, Role
+from torchmove.surveying.paths import ATTRIBUTE, CALL, ITEM, KEYED, NOWHERE, Path, make_path
+
+Row = TypeVar("Row")
+
+
+class Rows(Sequence[Row]):
+    """Says how many there are (`__len__`) and what one is (`row`)."""
+
+    def row(self, index: int) -> Row:
+        raise NotImplementedError
+
+    def rows(self, some: range) -> list[Row]:
+        return [self.row(index) for index in some]
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return self.rows(range(*index.indices(len(self))))
+        return self.row(index)
+
+
+T = TypeVar("T")
+
+
+class Origin(NamedTuple):
+    """Of one tensor: the last step of its path is not linked up before somebody asks."""
+
+    before: Path | None
+    how: str
+    what: Any
+    role: Role
+    owner: Owner | None
+
+    @property
+    def path(self) -> Path:
+        return make_path(self[:3])
+
+
+class Run(Protocol):
+    """The origins of some tensors that were found one behind the other."""
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def how(self) -> str: ...
+
+    def origin(self, at: int, found: Origins, /) -> Origin: ...
+
+    def likeness(self, at: int, /) -> Hashable:
+        """The same for tensors that differ in nothing but the parameter they belong to; None: this is the only one."""
+        ...
+
+    def archived(self) -> Run: ...
+
+
+class Several(NamedTuple):
+    """Reached by one key each, from one place."""
+
+    before: Path | None
+    how: str
+    keys: Sequence[Any]
+    role: Role
+    owner: Owner | None
+
+    def origin(self, at: int, _: Origins, /) -> Origin:
+        before, how, keys, role, owner = self
+        return Origin(before, how, keys[at], role, owner)
+
+    def likeness(self, _: int, /) -> Hashable:
+        return None
+
+    def archived(self) -> Several:
+        return self if self.owner is None else self._replace(owner=None)
+
+
+make_several = partial(tuple.__new__, Several)  # like Several(...), from a tuple, and cheaper
+
+
+class GradientsOf(NamedTuple):
+    """The gradients of tensors found before."""
+
+    of: Sequence[int]
+    ids: Sequence[int]
+    role: Role = "gradient"
+    how: str = ATTRIBUTE
+
+    def origin(self, at: int, found: Origins, /) -> Origin:
+        owner = Owner(None, _NO_GROUP, self.ids[at])
+        return Origin(found.of(self.of[at]).path, ATTRIBUTE, "grad", "gradient", owner)
+
+    def likeness(self, _: int, /) -> Hashable:
+        return None
+
+    def archived(self) -> GradientsOf:
+        return self
+
+
+class StateOfEach(NamedTuple):
+    """What an optimizer keeps for each of its parameters."""
+
+    before: Path
+    optimizer: Any
+    parameters: Sequence[int]  # their ids
+    places: Sequence[int | None]  # which of the tensors found they are
+    groups: Sequence[Mapping[str, Any]]  # of each
+    owners: Sequence[int]  # for each tensor, to which of them it belongs
+    keys: Sequence[Any]  # for each tensor
+    role: Role = "state"
+    how: str = ITEM
+
+    def origin(self, at: int, found: Origins, /) -> Origin:
+        which = self.owners[at]
+        place = self.places[which]
+        parameter = NOWHERE if place is None else found.of(place).path
+        owner = Owner(self.optimizer, self.groups[which], self.parameters[which]) if self.groups else None
+        return Origin(make_path((self.before, KEYED, parameter)), ITEM, self.keys[at], "state", owner)
+
+    def likeness(self, at: int, /) -> Hashable:
+        return id(self.optimizer), self.keys[at], id(self.groups[self.owners[at]])
+
+    def archived(self) -> StateOfEach:
+        return self._replace(groups=(), optimizer=None)
+
+
+class Origins:
+    """The runs of a whole walk, in the order in which it found the tensors."""
+
+    def __init__(self, runs: Sequence[Run] = (), starts: Sequence[int] = (), count: int = 0) -> None:
+        self.runs, self.starts, self.count = list(runs), list(starts), count
+
+    def add(self, run: Run, count: int) -> None:
+        self.runs.append(run)
+        self.starts.append(self.count)
+        self.count += count
+
+    def of(self, index: int) -> Origin:
+        at = bisect_right(self.starts, index) - 1
+        return self.runs[at].origin(index - self.starts[at], self)
+
+    def likenesses(self, indices: Sequence[int]) -> Iterator[Hashable]:
+        start = stop = 0
+        for index in indices:
+            if not start <= index < stop:  # mostly it is in the run of the one before
+                at = bisect_right(self.starts, index)
+                run, start = self.runs[at - 1], self.starts[at - 1]
+                stop = self.starts[at] if at < len(self.starts) else self.count
+            yield run.likeness(index - start)
+
+    def roles(self) -> Iterator[Role]:
+        """One for each tensor."""
+        return self._for_each([run.role for run in self.runs])
+
+    def hows(self) -> Iterator[str]:
+        """The last step to each tensor."""
+        return self._for_each([run.how for run in self.runs])
+
+    def _for_each(self, of_runs: Sequence[T]) -> Iterator[T]:
+        lengths = (stop - start for start, stop in pairwise([*self.starts, self.count]))
+        return chain.from_iterable(map(repeat, of_runs, lengths))
+
+    def archived(self) -> Origins:
+        return Origins([run.archived() for run in self.runs], self.starts, self.count)
+
+
+_NO_GROUP: dict[str, Any] = {}
+
+
+class Slot(NamedTuple):
+    """A tensor of the state, and the storage it looks at, under a number of its own; -1 bytes: it shows none."""
+
+    tensor: Tensor
+    before: Path | None
+    how: str
+    what: Any
+    role: Role
+    owner: Owner | None
+    device: torch.device
+    nbytes: int
+    storage: int
+    storage_bytes: int
+
+    @property
+    def path(self) -> Path:
+        return make_path((self.before, self.how, self.what))
+
+
+class Slots(Rows[Slot]):
+    """All of them. A slot is put together when somebody asks for it."""
+
+    def __init__(self, tensors: Sequence[Tensor], looks: Looks, origins: Origins, order: Sequence[int]) -> None:
+        self.tensors, self.looks = tensors, looks
+        self._origins, self._order = origins, order  # a tensor made of others was found, and is no slot
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def row(self, index: int) -> Slot:
+        devices, nbytes, storages, sizes = self.looks[:4]
+        origin = self._origins.of(self._order[index])
+        return Slot(self.tensors[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])
+
+    def likenesses(self, indices: Sequence[int]) -> Iterator[Hashable]:
+        """The same for tensors that differ in nothing but the parameter they belong to; None: this is the only one."""
+        return self._origins.likenesses([self._order[index] for index in indices])
+
+    def roles(self) -> Sequence[Role]:
+        return self._in_order(list(self._origins.roles()))
+
+    def made_anew(self) -> list[int]:
+        """Those of which there is a new object at every look, and its id worth nothing: the parts of sparse tensors."""
+        return [index for index, how in enumerate(self._in_order(list(self._origins.hows()))) if how is CALL]
+
+    def _in_order(self, found: list[T]) -> list[T]:
+        return found if len(found) == len(self) else [found[index] for index in self._order]
+
+    def archived(self) -> Slots:
+        """The same, without the tensors."""
+        return Slots([_GONE] * len(self), self.looks, self._origins.archived(), self._order)
+
+
+_GONE = torch.empty(0, device="meta")

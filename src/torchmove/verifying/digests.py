@@ -1,0 +1,146 @@
+"""Digests of what tensors show, computed where they are, the same on every device.
+
+A digest is two sums over the elements, taken as integers and modulo 2**64: a plain one, which finds any single
+change, and one weighted by position, which finds what has changed places. A large tensor is summed as a matrix, by
+rows and by columns: the weights belong to those few sums, and the bytes are read at the speed of memory. So what a
+copy can break is found; a change that leaves the sum of every row and of every column as it was is not. Small ones
+are summed many at a time. Nothing is waited for before the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+from torchmove.internals.metadata import COPIED_AS_BYTES, offset_of
+from torchmove.internals.modes import plain_torch
+from torchmove.internals.views import BITS
+from torchmove.planning.plan import Digest
+from torchmove.surveying.tensors import Slots
+
+_COLUMNS = 4096
+_SMALL = 16 * _COLUMNS  # elements
+_AT_ONCE = 1 << 20
+_MIX = -7046029254386353131  # 2**64 divided by the golden ratio: weights of rows and columns do not meet
+
+
+@plain_torch
+def digests(slots: Slots) -> tuple[Digest, ...]:
+    """The digest of each slot; two windows that are the same are read once."""
+    sums = _Sums()
+    looks = slots.looks
+    for tensor, storage, *window in zip(
+        slots.tensors, looks.storages, looks.dtypes, looks.shapes, looks.strides, strict=True
+    ):
+        offset = offset_of(tensor) if storage > 0 else 0
+        sums.add((storage, offset, *window), tensor)
+    return sums.all()
+
+
+class _Sums:
+    """Digests on their way: small tensors are gathered, and no device is asked for a number before the end."""
+
+    def __init__(self) -> None:
+        self.order: list[object] = []
+        self.waiting: defaultdict[tuple[torch.device, torch.dtype], dict[object, Tensor]] = defaultdict(dict)
+        self.waiting_elements: defaultdict[tuple[torch.device, torch.dtype], int] = defaultdict(int)
+        self.made: list[tuple[list[object], Tensor]] = []  # keys, and their digests as rows
+        self.seen: set[object] = set()
+
+    def add(self, key: object, tensor: Tensor) -> None:
+        self.order.append(key)
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        bits = _bits(tensor)
+        if bits.numel() > _SMALL:
+            self.made.append(([key], _large(bits)))
+            return
+        kind = (bits.device, bits.dtype)
+        self.waiting[kind][key] = bits
+        self.waiting_elements[kind] += bits.numel()
+        if self.waiting_elements[kind] > _AT_ONCE:
+            self.sum_up(kind)
+
+    def sum_up(self, kind: tuple[torch.device, torch.dtype]) -> None:
+        waiting = self.waiting.pop(kind)
+        self.waiting_elements.pop(kind)
+        self.made.append((list(waiting), _small(list(waiting.values()))))
+
+    def all(self) -> tuple[Digest, ...]:
+        for kind in list(self.waiting):
+            self.sum_up(kind)
+        known: dict[object, Digest] = {}
+        for keys, rows in self.made:
+            known.update(zip(keys, map(tuple, rows.tolist()), strict=True))
+        return tuple([known[key] for key in self.order])
+
+
+def _large(bits: Tensor) -> Tensor:
+    """One row: the digest of a flat tensor."""
+    words, rest = _words(bits)
+    rows = words.numel() // _COLUMNS
+    matrix, rest = words[: rows * _COLUMNS].view(rows, _COLUMNS), torch.cat([words[rows * _COLUMNS :], rest])
+    by_row, by_column = matrix.sum(1), matrix.sum(0)
+    weighted = (by_row * _odd(by_row)).sum() + (by_column * _odd(by_column) * _MIX).sum()
+    weighted += (rest * (_odd(rest) + 2 * rows) * _MIX).sum()
+    return torch.stack([by_row.sum() + rest.sum(), weighted]).unsqueeze(0)
+
+
+def _words(bits: Tensor) -> tuple[Tensor, Tensor]:
+    """A flat tensor by words of 64 bits, which are summed fastest; and the few elements behind the last whole word."""
+    each = torch.int64.itemsize // bits.itemsize
+    whole = bits.numel() // each * each
+    aligned = bits[:whole] if bits.data_ptr() % torch.int64.itemsize == 0 else bits[:whole].clone()
+    if aligned.storage_offset() % each:
+        aligned = aligned.clone()
+    return aligned.view(torch.int64), bits[whole:].long()
+
+
+def _small(several: list[Tensor]) -> Tensor:
+    """A row for each: the digests of flat tensors of one dtype."""
+    device = several[0].device
+    counts = torch.tensor([each.numel() for each in several], device="cpu")
+    ends = counts.cumsum(0)
+    owner = torch.repeat_interleave(torch.arange(len(several), device="cpu"), counts).to(device)
+    starts, ends = (ends - counts).to(device), ends.to(device)
+    values = torch.cat(several).long()
+    places = torch.arange(len(values), device=device) - starts[owner]
+    return torch.stack([_between(values, starts, ends), _between(values * (2 * places + 1), starts, ends)], dim=1)
+
+
+def _between(values: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
+    """The sums from each start to its end."""
+    running = torch.cat([values.new_zeros(1), values.cumsum(0)])
+    return running[ends] - running[starts]
+
+
+def _odd(like: Tensor) -> Tensor:
+    """1, 3, 5, ... as many as there are elements."""
+    return torch.arange(like.numel(), device=like.device) * 2 + 1
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """What a tensor shows, in a row, as integers."""
+    data = tensor.data
+    if data.device.type in ("lazy", "xla") or data.is_nested or data.is_quantized or data.layout is not torch.strided:
+        data = _readable(data)
+    if data.dtype in COPIED_AS_BYTES:
+        data = data.view(torch.uint8)
+    # An expanded dimension shows the same bytes again and again: once is enough.
+    for dimension, step in enumerate(data.stride()):
+        if step == 0 and data.size(dimension) > 1:
+            data = data.narrow(dimension, 0, 1)
+    data = data.resolve_conj().resolve_neg().contiguous()
+    # A single element counts as contiguous whatever its stride, but bits can be seen only where that is 1.
+    return data.as_strided((data.numel(),), (1,)).view(BITS.get(data.dtype.itemsize, torch.int64))
+
+
+def _readable(data: Tensor) -> Tensor:
+    if data.is_nested:
+        return torch.cat([part.cpu().flatten() for part in data.unbind()])
+    if data.is_quantized:
+        return data.int_repr().cpu()
+    return data.cpu().to_dense() if data.layout is not torch.strided else data.cpu()

@@ -1,0 +1,282 @@
+"""Is it all there? A fresh survey, compared with what the plan recorded. Asks nobody whether it went well.
+
+Each check is a function from what is (`now`) and what should be to findings; the table at the end names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchmove.devices import is_same_device
+from torchmove.planning.plan import Plan
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.paths import ATTRIBUTE, CALL
+from torchmove.surveying.tensors import Slot
+from torchmove.verifying.digests import digests
+from torchmove.verifying.verdict import Finding, Verdict
+
+_MOVE_IT = "tm.move(..., to=...) moves it with the rest"
+_REPORT_IT = "something changed it, during the move (a module's own _apply, say) or since: find out what writes to it"
+
+
+class Case(NamedTuple):
+    """What is, and what should be: the plan that was carried out."""
+
+    now: Inventory
+    plan: Plan
+    same: bool  # it is the same tensors in the same order, and columns can be compared as they are
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Each tensor that is still there: its index in the plan, and its index now."""
+        number = self.now.number
+        made_anew = _made_anew(self.plan.inventory)
+        dropped = self.plan.adopted.dropped
+        for tensor, index in self.plan.inventory.number.items():
+            at = number.get(tensor)
+            if at is not None and index not in made_anew and tensor not in dropped:
+                yield index, at
+        if made_anew:
+            by_path = {path: at for at, path in _made_anew(self.now).items()}
+            yield from ((index, by_path[path]) for index, path in made_anew.items() if path in by_path)
+
+    def planned(self, index: int) -> Slot:
+        return self.plan.inventory.slots[index]
+
+
+def _made_anew(inventory: Inventory) -> dict[int, str]:
+    """The slots of which there is a new object at every look go by their paths."""
+    return {index: str(inventory.slots[index].path) for index in inventory.slots.made_anew()}
+
+
+def verify_move(now: Inventory, plan: Plan) -> Verdict:
+    """Is the state what the plan made of it?"""
+    same = len(now.slots) == len(now.number) and [*now.number] == [*plan.inventory.number]
+    checks = dict(_MOVE_CHECKS)
+    if plan.digests is None:
+        del checks["values"]
+    if not plan.adopted.replaced:
+        del checks["replaced parameters"]
+    return _judged(Case(now, plan, same), checks)
+
+
+def verify_place(now: Inventory, would: Plan) -> Verdict:
+    """Is all where it should be? `would` is the plan of moving it there: what it would still do is missing."""
+    return _judged(Case(now, would, same=True), _PLACE_CHECKS)
+
+
+def _judged(case: Case, checks: Mapping[str, Check]) -> Verdict:
+    # A loop and no generator: an error would hold its frame, and with it what was read at the target.
+    findings: list[Finding] = []
+    for check in checks.values():
+        findings += check(case)
+    placement = case.plan.placement if case.same else ()
+    seen = case.now.archived(numbered=False)
+    return Verdict(len(case.now.slots), tuple(checks), tuple(findings), seen, placement)
+
+
+# ---------------------------------------------------------------- after a move
+
+
+def _values(case: Case) -> Iterator[Finding]:
+    assert case.plan.digests is not None
+    found = digests(case.now.slots)
+    for index, at in case.pairs():
+        if found[at] != case.plan.digests[index]:
+            yield Finding("V101", str(case.planned(index).path), "its bytes are not what they were", _REPORT_IT)
+
+
+def _identity(case: Case) -> Iterator[Finding]:
+    if case.same:
+        return
+    planned, adopted = case.plan.inventory, case.plan.adopted
+    for tensor, index in planned.number.items():
+        slot = planned.slots[index]
+        if tensor not in case.now.number and tensor not in adopted.dropped and slot.how is not CALL:
+            yield Finding("V301", str(slot.path), "the tensor that was here is no longer part of the state", _REPORT_IT)
+    for slot in case.now.slots:
+        me = id(slot.tensor)
+        if me not in planned.number and me not in adopted.added and slot.how is not CALL:
+            yield Finding("V302", str(slot.path), "this tensor was not part of the state before", _REPORT_IT)
+
+
+def _sharing(case: Case) -> Iterator[Finding]:
+    """Windows of one storage are windows of one storage still."""
+    shared = case.plan.inventory.blocks.shared()
+    slots, now_at = case.now.slots, dict(case.pairs()) if shared else {}
+    sizes = slots.looks.storage_bytes
+    block_of = {at: block.slots[0] for block in case.now.blocks.shared() for at in block.slots} if shared else {}
+    for block in shared:
+        first, *others = [now_at[index] for index in block.slots if index in now_at] or [0]
+        for other in others:
+            # On a device without storages nobody can tell.
+            if block_of.get(other, other) != block_of.get(first, first) and sizes[other] >= 0:
+                why = f"no longer shares its storage with {slots[first].path}"
+                yield Finding("V201", str(slots[other].path), why, _REPORT_IT)
+
+
+def _overlaps(case: Case) -> Iterator[Finding]:
+    """Windows that overlap did so before, by as much."""
+    shared = case.now.blocks.shared()
+    before = {at: index for index, at in case.pairs()} if shared else {}
+    looks = case.now.slots.looks
+    starts_before = _starts(case.plan.inventory) if shared else {}
+    for block in shared:
+        known = [at for at in block.slots if at in before and looks.nbytes[at]]
+        offsets = dict(zip(block.slots, block.offsets, strict=True))
+        extents = {at: looks.window(at, offsets[at]).extent for at in known}
+        for one, other in pairwise(sorted(known, key=extents.__getitem__)):
+            (start, stop), (other_start, _) = extents[one], extents[other]
+            was, other_was = (starts_before.get(before[at]) for at in (one, other))
+            apart = other_was[1] - was[1] if was and other_was and was[0] == other_was[0] else None
+            if other_start < stop and apart != other_start - start:
+                why = f"overlaps {case.now.slots[one].path}, and did not before"
+                yield Finding("V202", str(case.now.slots[other].path), why, _REPORT_IT)
+
+
+def _starts(inventory: Inventory) -> dict[int, tuple[int, int]]:
+    """For each slot that shares a storage: the first slot that looks at it, and at which byte this one begins."""
+    dtypes = inventory.slots.looks.dtypes
+    return {
+        slot: (block.slots[0], offset * dtypes[slot].itemsize)
+        for block in inventory.blocks.shared()
+        for slot, offset in zip(block.slots, block.offsets, strict=True)
+    }
+
+
+def _placement(case: Case) -> Iterator[Finding]:
+    devices, placement = case.now.slots.looks.devices, case.plan.placement
+    if case.same and devices == placement:
+        return
+    for index, at in case.pairs():
+        device, place = devices[at], placement[index]
+        if device != place:
+            yield Finding("V401", str(case.planned(index).path), f"is on {device}, should be on {place}", _REPORT_IT)
+    for tensor, place in case.plan.adopted.added.items():
+        found = case.now.number.get(tensor)
+        if found is not None and devices[found] != place:
+            why = f"was set by a module's own _apply and is on {devices[found]}, should be on {place}"
+            remedy = "pass it through the function that _apply is given"
+            yield Finding("V401", str(case.now.slots[found].path), why, remedy)
+
+
+def _metadata(case: Case) -> Iterator[Finding]:
+    before, now = case.plan.inventory.slots.looks, case.now.slots.looks
+    if case.same and all(getattr(before, name) == getattr(now, name) for name in _SHOWN.values()):
+        return
+    for index, at in case.pairs():
+        for name, column in _SHOWN.items():
+            was, found = getattr(before, column)[index], getattr(now, column)[at]
+            if was == found:
+                continue
+            slot = case.planned(index)
+            # A stride says nothing about a tensor that shows no storage, on one side or the other.
+            if name == "stride" and min(before.storage_bytes[index], now.storage_bytes[at]) < 0:
+                continue
+            # What a hook computes anew before each forward comes without a graph until then; and a graph that cannot
+            # run is not taken along where the implementation is swapped.
+            if name == "requires_grad" and (slot.role == "computed" or index in case.plan.inventory.spent):
+                continue
+            yield Finding("V402", str(slot.path), f"its {name} was {was} and is {found}", _REPORT_IT)
+
+
+_SHOWN = {
+    "dtype": "dtypes",
+    "shape": "shapes",
+    "stride": "strides",
+    "requires_grad": "requires_grads",
+    "nbytes": "nbytes",
+}
+
+
+# ---------------------------------------------------------------- at any time
+
+
+def _in_place(case: Case) -> Iterator[Finding]:
+    holders = {id(path): holder for holder, path in case.now.holders.values()}
+    for index in case.plan.moves.slots():
+        slot, place = case.now.slots[index], case.plan.placement[index]
+        why = f"is on {slot.device}, not on {place}: {_what_it_is(slot, holders)}"
+        yield Finding("V401", str(slot.path), why, _how_to_mend(slot, holders))
+
+
+def _holder(slot: Slot, holders: dict[int, Any]) -> Any:
+    return holders.get(id(slot.before))
+
+
+def _what_it_is(slot: Slot, holders: dict[int, Any]) -> str:
+    if slot.role != "tensor":
+        return f"a {slot.role}" if slot.role != "state" else "optimizer state"
+    holder = _holder(slot, holders)
+    if isinstance(holder, nn.Module):
+        return f"a plain attribute of {type(holder).__name__}, not a buffer, so .to() does not see it"
+    return f"a tensor in a {type(holder).__name__}, out of .to()'s sight" if holder is not None else "a tensor"
+
+
+def _how_to_mend(slot: Slot, holders: dict[int, Any]) -> str:
+    holder, name = _holder(slot, holders), slot.what
+    if slot.role == "tensor" and isinstance(holder, nn.Module) and slot.how is ATTRIBUTE:
+        register = f'self.register_buffer("{name}", ..., persistent=False)'
+        return f"in {type(holder).__name__}.__init__: {register}; or {_MOVE_IT}"
+    return _MOVE_IT
+
+
+def _trained(case: Case) -> Iterator[Finding]:
+    """An optimizer whose parameters stayed behind and belong to no given module does not train the model."""
+    objects = dict(zip(case.now.roots, case.now.objects, strict=True))
+    if not any(isinstance(value, nn.Module) for value in objects.values()):
+        return
+    for name, value in objects.items():
+        if isinstance(value, Optimizer) and _trains_others(case.now, value, case.plan.target):
+            why = "none of its parameters belongs to the model: it trains something else"
+            yield Finding("V303", name, why, "make the optimizer after the move, or move with tm.move")
+
+
+def _trains_others(now: Inventory, optimizer: Optimizer, on: torch.device) -> bool:
+    mine = [now.number.get(id(each)) for group in optimizer.param_groups for each in group["params"]]
+    slots = [now.slots[index] for index in mine if index is not None]
+    left_behind = (slot.device != on and "param_groups" in slot.path.names() for slot in slots)
+    return bool(slots) and all(left_behind)
+
+
+def _replaced(case: Case) -> Iterator[Finding]:
+    """An optimizer that still has parameters which a module has replaced would train nothing."""
+    replaced = case.plan.adopted.replaced
+    for holder, path in case.now.holders.values() if replaced else ():
+        if isinstance(holder, Optimizer):
+            mine = [replaced[id(p)] for group in holder.param_groups for p in group["params"] if id(p) in replaced]
+            if mine:
+                more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
+                why = f"a module's own _apply replaced this parameter, and {path} still trains the old one"
+                yield Finding("V303", f"{mine[0]}{more}", why, "make the optimizer after model.to(device)")
+
+
+def _remembered(case: Case) -> Iterator[Finding]:
+    on = case.plan.target
+    for value in case.now.device_values:
+        if isinstance(value.holder, nn.Module) and not is_same_device(value.device, on):
+            why = f"remembers {value.value!s}, the module is on {on}"
+            yield Finding("V403", str(value.path), why, "ask a parameter for its device instead of remembering it")
+
+
+Check = Callable[[Case], Iterator[Finding]]
+
+_MOVE_CHECKS: dict[str, Check] = {
+    "identity": _identity,
+    "placement": _placement,
+    "metadata": _metadata,
+    "replaced parameters": _replaced,
+    "sharing": _sharing,
+    "overlaps": _overlaps,
+    "values": _values,
+}
+_PLACE_CHECKS: dict[str, Check] = {
+    "placement": _in_place,
+    "orphaned optimizers": _trained,
+    "remembered devices": _remembered,
+}
