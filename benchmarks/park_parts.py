@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 import torchmove as tm
 from torchmove import devices as _devices
-from torchmove._trips import CPU, HostPeak, Link, State, filled, resident_bytes, transformer, trip, usual, wake
+from torchmove.bench import CPU, HostPeak, Link, State, filled, resident_bytes, transformer, trip, usual, wake
 from torchmove.moving import leftovers as _freeing
 
 TURNS, CYCLES = 3, 20

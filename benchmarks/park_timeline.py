@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import torchmove as tm
-from torchmove._trips import State, transformer
+from torchmove.bench import State, transformer
 
 WIDTH, HEIGHT, LEFT, TOP = 700, 180, 60, 30
 COLOURS = {"train": "#2f9e63", "park": "#3577e5", "second model": "#c77d2a", "wake": "#3577e5"}

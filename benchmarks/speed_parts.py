@@ -20,22 +20,25 @@ from park_parts import park
 from torch import nn
 
 import torchmove as tm
-from torchmove._trips import (
+from torchmove.bench import (
     CPU,
     Go,
     Ours,
     State,
     Trip,
+    compared,
     filled,
     in_mid_training,
+    measure,
+    most_bytes,
     of_each,
     take_turns,
     transformer,
     trip,
     usual,
     wake,
+    ways_of,
 )
-from torchmove.bench import compared, measure, most_bytes, ways_of
 from torchmove.reporting import report
 
 TURNS = 5

@@ -17,8 +17,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from torchmove import _trips, bench, cli
-from torchmove._trips import (
+from torchmove import bench, cli
+from torchmove import bench as _trips
+from torchmove.bench import (
     CPU,
     HostPeak,
     Ours,

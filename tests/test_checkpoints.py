@@ -28,13 +28,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from torchmove.checkpoints import packing
-from torchmove.checkpoints.archive import Archive
-from torchmove.checkpoints.files import Source
+from torchmove.checkpoints import archive as packing
+from torchmove.checkpoints.archive import Archive, Packer
 from torchmove.checkpoints.inspecting import inspect
 from torchmove.checkpoints.makers import DTYPES, MAKERS, STORAGES
-from torchmove.checkpoints.packing import Packer
 from torchmove.checkpoints.relocating import relocate
+from torchmove.checkpoints.source import Source
 from torchmove.checkpoints.torchfiles import TorchFile
 from torchmove.checkpoints.values import meaning
 from torchmove.errors import CheckpointRefused

@@ -16,9 +16,9 @@ import torch
 from click.testing import CliRunner
 from forged import index, linked, refused, save, training
 
-from torchmove.checkpoints import landing
+from torchmove.checkpoints import output as landing
+from torchmove.checkpoints.archive import Packer
 from torchmove.checkpoints.inspecting import inspect
-from torchmove.checkpoints.packing import Packer
 from torchmove.checkpoints.relocating import relocate
 from torchmove.cli import main
 from torchmove.errors import CheckpointRefused

@@ -17,11 +17,12 @@ import torch
 from forged import entry, refused, safetensors, save
 from torch import nn
 
-from torchmove.checkpoints import budget, walking
-from torchmove.checkpoints.budget import Budget
+from torchmove.checkpoints import inspecting as walking
+from torchmove.checkpoints import source as budget
 from torchmove.checkpoints.inspecting import inspect
-from torchmove.checkpoints.keys import Keys
+from torchmove.checkpoints.makers import Keys
 from torchmove.checkpoints.relocating import relocate
+from torchmove.checkpoints.source import Budget
 from torchmove.errors import CheckpointRefused
 
 SIZE = 16_000

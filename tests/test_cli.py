@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import torchmove as tm
 from torchmove import bench, cli
 from torchmove import results as html
-from torchmove.checkpoints import landing
+from torchmove.checkpoints import output as landing
 from torchmove.cli import machine, output, targets
 
 PROGRAM = """

@@ -22,8 +22,9 @@ import torchmove as tm
 from torchmove.internals.host_memory import HUGE_PAGE
 from torchmove.moving import apply as _apply
 from torchmove.moving.movers.ring import CannotLock
-from torchmove.parking import arena, fingerprints, lanes, resting
-from torchmove.parking.mirrors import mirrors
+from torchmove.parking import arena, fingerprints, lanes
+from torchmove.parking import park as resting
+from torchmove.parking.host_copies import mirrors
 from torchmove.reporting import report
 
 DEVICES = ["twin:0", pytest.param("cuda:0", marks=pytest.mark.cuda)]

@@ -457,7 +457,7 @@ def test_what_the_step_writes_into_arrays_is_put_back():
 
 
 def test_arrays_that_are_too_large_to_be_copied_are_named(monkeypatch):
-    monkeypatch.setattr("torchmove.rehearsal.memento.MOST_ARRAY_BYTES", 100)
+    monkeypatch.setattr("torchmove.rehearsing.restore.MOST_ARRAY_BYTES", 100)
     large, small = np.zeros(20), np.zeros(3)
 
     def step(model, x):

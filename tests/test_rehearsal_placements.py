@@ -359,7 +359,7 @@ def build():
 def test_a_step_of_another_file_is_called_with_what_this_one_decides(load):
     steps = load("def step(model, device, x):\n    model(x.to(device)).sum().backward()\n")
     module = load(HEAD + ELSEWHERE.format(steps=steps.__name__))
-    from torchmove.rehearsal.run import Options, rehearse_named
+    from torchmove.rehearsing.run import Options, rehearse_named
 
     step, *objects = module.build()
     named = dict(zip(("model", "device", "x"), objects, strict=True))

@@ -17,7 +17,7 @@ from test_corpus import no_accelerator
 from torch import nn
 
 import torchmove as tm
-from torchmove.rehearsal.standin import StandIn
+from torchmove.rehearsing.tensors import StandIn
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # that autocast and scalers are disabled without a GPU
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import torchmove as tm
-from torchmove.rehearsal.surroundings import variables_of
+from torchmove.rehearsing.captured import variables_of
 
 OF_A_MODULE = {f"{verb}_{scope}" for verb in ("LOAD", "STORE", "DELETE") for scope in ("GLOBAL", "NAME")}
 

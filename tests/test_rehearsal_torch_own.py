@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch_own import MODULES, OPTIMIZERS
 
 import torchmove as tm
-from torchmove.rehearsal import behind, stage
+from torchmove.rehearsing import device as stage
+from torchmove.rehearsing import shapes as behind
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

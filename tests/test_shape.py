@@ -27,17 +27,19 @@ LAYERS: list[tuple[str, ...]] = [
     ("moving",),
     ("verifying",),
     ("chain",),
-    ("parking", "rehearsal", "checkpoints"),
-    ("distributed",),
-    ("__init__",),
-    ("testing", "demo", "machine", "_trips"),
-    ("bench", "pytest_plugin"),
+    ("parking", "checkpoints"),
+    ("ranks",),
+    ("rehearsing",),
+    ("machine", "bench"),
     ("reporting",),
+    ("__init__",),
+    ("testing", "demo"),
+    ("pytest_plugin",),
     ("cli",),
     ("__main__",),
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}
-TORCH_PRIVATE = {"internals", "rehearsal", "planning.learning"}
+TORCH_PRIVATE = {"internals", "rehearsing"}
 
 
 def name_of(module: str) -> str:

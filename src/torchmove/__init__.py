@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchmove.chain import apply, move, plan, survey, verify
-    from torchmove.distributed import ByRank, by_rank, rewrap
     from torchmove.errors import MoveFailed, MoveRefused, TorchmoveError, VerificationError
     from torchmove.moving.receipt import Receipt
     from torchmove.parking import release
-    from torchmove.parking.resting import Parked, park, parked
+    from torchmove.parking.park import Parked, park, parked
     from torchmove.parking.swapping import Swap, swap
     from torchmove.planning.plan import Plan
     from torchmove.planning.rules import register_rule
-    from torchmove.rehearsal.result import Rehearsal
-    from torchmove.rehearsal.run import rehearse
+    from torchmove.ranks.ddp import rewrap
+    from torchmove.ranks.tables import ByRank, by_rank
+    from torchmove.rehearsing.result import Rehearsal
+    from torchmove.rehearsing.run import rehearse
     from torchmove.surveying.children import attribute, item
     from torchmove.surveying.inventory import Inventory
     from torchmove.surveying.readers import register_reader
@@ -58,13 +59,15 @@ __all__ = [
 
 _HOMES = {
     "chain": ("apply", "move", "plan", "survey", "verify"),
-    "distributed": ("ByRank", "by_rank", "rewrap"),
     "errors": ("MoveFailed", "MoveRefused", "TorchmoveError", "VerificationError"),
     "moving.receipt": ("Receipt",),
     "parking": ("Parked", "Swap", "park", "parked", "release", "swap"),
     "planning.plan": ("Plan",),
     "planning.rules": ("register_rule",),
-    "rehearsal": ("Rehearsal", "rehearse"),
+    "ranks.ddp": ("rewrap",),
+    "ranks.tables": ("ByRank", "by_rank"),
+    "rehearsing.result": ("Rehearsal",),
+    "rehearsing.run": ("rehearse",),
     "surveying.children": ("attribute", "item"),
     "surveying.inventory": ("Inventory",),
     "surveying.readers": ("register_reader",),

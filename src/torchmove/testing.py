@@ -10,7 +10,7 @@ import torch
 
 from torchmove.chain import refresh_named
 from torchmove.moving.receipt import Receipt
-from torchmove.rehearsal.run import Data, MovedBy, Options, rehearse_for
+from torchmove.rehearsing.run import Data, MovedBy, Options, rehearse_for
 from torchmove.surveying.names import names_of
 
 

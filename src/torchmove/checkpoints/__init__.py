@@ -9,8 +9,7 @@ not a sound checkpoint is refused with CheckpointRefused, in a line.
 
 from torchmove.checkpoints.contents import Contents, Entry, Kept, Mention, OptimizerState
 from torchmove.checkpoints.inspecting import inspect
-from torchmove.checkpoints.relocated import Relocated
-from torchmove.checkpoints.relocating import relocate
+from torchmove.checkpoints.relocating import Relocated, relocate
 from torchmove.errors import CheckpointRefused
 
 __all__ = [

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from torchmove.checkpoints.refusing import in_a_line
+from torchmove.checkpoints.source import in_a_line
 from torchmove.formatting import counted, readable_bytes
 from torchmove.results import Result
 from torchmove.surveying.paths import Path

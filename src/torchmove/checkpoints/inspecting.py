@@ -1,20 +1,209 @@
-"""What is in a checkpoint? Read from headers and pickles alone: no tensor's data is touched, nothing is run."""
+"""From what a pickle says to the tensors in it: every one by its path, each holder entered once."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import pathlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from torchmove.checkpoints import safetensors, shards
-from torchmove.checkpoints.budget import Budget
-from torchmove.checkpoints.contents import Contents
-from torchmove.checkpoints.files import Source
+from torchmove.checkpoints.contents import Contents, Entry, Kept, Mention, OptimizerState
 from torchmove.checkpoints.kinds import SAFETENSORS, TORCH, kind_of
-from torchmove.checkpoints.refusing import Unfit, in_a_line, naming
+from torchmove.checkpoints.reading import Reading
+from torchmove.checkpoints.source import Budget, Source, Unfit, in_a_line, naming
 from torchmove.checkpoints.torchfiles import TorchFile
-from torchmove.checkpoints.values import Tensor
-from torchmove.checkpoints.walking import Found, walk
+from torchmove.checkpoints.values import (
+    LONGEST_PLACE,
+    PLAIN,
+    Device,
+    Part,
+    Stored,
+    Tensor,
+    Window,
+    dtype_name,
+    inside,
+    nbytes,
+    shown_bytes,
+)
+from torchmove.devices import remembered_device
 from torchmove.internals.collector import without_collector
+from torchmove.surveying.paths import KEY, KEYED, Path, root_path
+
+# No pickler of Python's goes deeper by itself, and nobody reads longer paths.
+_DEEPEST = 1_000
+_LONGEST = 4_096
+
+
+# A tensor may have many names, and a file of a MB can give one half a million: more than these are counted alone.
+_MOST_NAMES = 1_000
+_LISTED = (Tensor, Stored, Device)
+
+
+@dataclass
+class Found:
+    entries: list[Entry] = field(default_factory=list)
+    storages: list[Kept] = field(default_factory=list)
+    optimizers: list[OptimizerState] = field(default_factory=list)
+    mentions: list[Mention] = field(default_factory=list)
+    unlisted: int = 0  # names of tensors, beyond the first thousand of each
+
+    def extend(self, more: Found) -> None:
+        self.entries.extend(more.entries)
+        self.storages.extend(more.storages)
+        self.optimizers.extend(more.optimizers)
+        self.mentions.extend(more.mentions)
+        self.unlisted += more.unlisted
+
+
+def walk(reading: Reading, file: str, begin: int = 0) -> Found:
+    """All that there is in one file. Its storages are counted from `begin` on."""
+    numbers = {key: begin + index for index, key in enumerate(reading.storages)}
+    walked, found = _Walk(reading), Found()
+    windows: defaultdict[str, list[Window]] = defaultdict(list)
+    states: set[int] = set()
+    for path, value in walked.values():
+        window = _window(value)
+        if window is not None:
+            stored = value if isinstance(value, Stored) else value.storage
+            found.entries.append(_entry(path, window, numbers[stored.key] if stored else None))
+            windows[stored.key if stored else ""].append(window)
+        if isinstance(value, dict) and _is_optimizer(value, states, reading.budget):
+            found.optimizers.append(_optimizer(path, value, reading.budget))
+        if (device := _device(path, value)) is not None:
+            reading.budget.spend(16)
+            found.mentions.append(Mention(path, device))
+    for stored in reading.storages.values():
+        shown = shown_bytes(windows[stored.key])
+        found.storages.append(Kept(file, stored.key, stored.device, stored.nbytes, shown))
+    found.unlisted = walked.unlisted
+    return found
+
+
+class _Walk:
+    """Goes through what a pickle says. Holders are entered once, and a tensor is met by each of its paths."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.unlisted = 0
+        self._value, self._budget = reading.value, reading.budget
+        self._names: dict[int, int] = {}  # how many of each value have been met, by its id
+
+    def values(self) -> Iterator[tuple[Path, Any]]:
+        """Every value but numbers and long texts with its path, in order."""
+        path = root_path("")
+        yield path, self._value
+        self._names[id(self._value)] = 1
+        entered = [(path, 0, inside(self._value))]  # not lists of what is inside: one holder may have millions
+        while entered:
+            path, length, parts = entered[-1]
+            part = next(parts, None)
+            if part is None:
+                entered.pop()
+            elif isinstance(part.value, str):
+                if len(part.value) <= LONGEST_PLACE:
+                    self._budget.spend(1 + (length >> 6))
+                    yield _step(path, part), part.value
+            elif not isinstance(part.value, PLAIN) and (names := self._named(part.value)):
+                length += self._long(part)
+                if len(entered) > _DEEPEST or length > _LONGEST:
+                    raise Unfit("R067", f"it is nested {len(entered)} deep, with a path of {length} characters")
+                step = _step(path, part)
+                if isinstance(part.value, _LISTED):
+                    self._budget.spend(32 + 2 * _dimensions(part.value) + (length >> 2))
+                yield step, part.value
+                if names == 1:
+                    entered.append((step, length, inside(part.value)))
+
+    def _named(self, value: Any) -> int:
+        """Which of its names this is; 0 if it is not met by this one: a tensor by the first thousand, others by one."""
+        names = self._names.get(id(value), 0)
+        if names < (_MOST_NAMES if isinstance(value, _LISTED) else 1):
+            self._names[id(value)] = names + 1
+            return names + 1
+        self.unlisted += isinstance(value, (Tensor, Stored))
+        return 0
+
+    def _long(self, part: Part) -> int:
+        """How many letters a step adds to the path."""
+        if isinstance(part.what, str):
+            return 2 + len(part.what)
+        if part.how in (KEY, KEYED):
+            self._budget.spend(1 + (part.what >> 6))  # it is found there by going through all that are before it
+        if isinstance(part.what, int):
+            return 8 + (part.what.bit_length() >> 2)
+        if isinstance(part.what, (tuple, bytes)):
+            letters = len(repr(part.what))
+            self._budget.spend(letters >> 4)
+            return 2 + letters
+        return 8
+
+
+def _dimensions(value: Any) -> int:
+    return len(value.window.size) if isinstance(value, Tensor) and value.window else 1
+
+
+def _step(path: Path, part: Part) -> Path:
+    if part.how is KEYED:
+        return Path(path, KEYED, Path(path, KEY, part.what))
+    return Path(path, part.how, part.what)
+
+
+def _window(value: Any) -> Window | None:
+    if isinstance(value, Stored):
+        return Window(value.dtype, 0, (value.nbytes // value.dtype.itemsize,), (1,))
+    return value.window if isinstance(value, Tensor) else None
+
+
+def _entry(path: Path, window: Window, storage: int | None) -> Entry:
+    return Entry(path, dtype_name(window.dtype), window.size, window.stride, window.offset, nbytes(window), storage)
+
+
+def _device(path: Path, value: Any) -> str | None:
+    if isinstance(value, Device):
+        return value.text
+    within = None if path.before is None else path.before.what
+    named = remembered_device(path.what, str(value), within) if isinstance(value, str) else None
+    return None if named is None else str(value)
+
+
+def _is_optimizer(value: dict[Any, Any], states: set[int], budget: Budget) -> bool:
+    """The state_dict of one, with a state that none before it has: `states` has those, by id."""
+    state, groups = value.get("state"), value.get("param_groups")
+    if not isinstance(state, dict) or not isinstance(groups, list) or id(state) in states:
+        return False
+    budget.spend(len(groups))
+    if not all(isinstance(group, dict) and isinstance(group.get("params"), (list, tuple)) for group in groups):
+        return False
+    states.add(id(state))
+    return True
+
+
+def _optimizer(path: Path, value: Mapping[str, Any], budget: Budget) -> OptimizerState:
+    parameters = sum(len(group["params"]) for group in value["param_groups"])
+    kinds: Counter[str] = Counter()
+    states = [state for state in value["state"].values() if isinstance(state, dict)]
+    for state in _once(states):
+        budget.spend(4 * len(state))  # two optimizers can share it
+        kinds.update(dict.fromkeys(map(str, state), 0))
+        for tensor, kind in _once_each(state, budget):
+            kinds[kind] += nbytes(tensor.window) if tensor.window else 0
+    return OptimizerState(path, parameters, dict(kinds))
+
+
+def _once_each(state: Mapping[Any, Any], budget: Budget) -> Iterator[tuple[Tensor, str]]:
+    """The tensors of one parameter's state, those in lists too, each with its kind."""
+    kinds = {id(each): str(kind) for kind, each in state.items()}
+    for each in _once(state.values()):
+        tensors = each if isinstance(each, (list, tuple)) else (each,)
+        budget.spend(len(tensors))
+        yield from ((tensor, kinds[id(each)]) for tensor in tensors if isinstance(tensor, Tensor))
+
+
+def _once(values: Iterable[Any]) -> Iterable[Any]:
+    # A pickle can name one and the same thing a million times.
+    return {id(value): value for value in values}.values()
 
 
 @without_collector
@@ -25,9 +214,9 @@ def inspect(path: str | os.PathLike[str]) -> Contents:
     for whatever is not a sound checkpoint of torch's weights-only kind.
     """
     with naming(path):
-        file = shards.chosen(Path(path))
+        file = shards.chosen(pathlib.Path(path))
         if shards.is_index(file):
-            return _sharded(Path(path), shards.read(file))
+            return _sharded(pathlib.Path(path), shards.read(file))
         with Source(file) as source:
             if kind_of(source) == SAFETENSORS:
                 found = Found(*safetensors.read(source, Budget(), file.name))
@@ -36,12 +225,12 @@ def inspect(path: str | os.PathLike[str]) -> Contents:
             return _contents(file, TORCH, (file.name,), walk(opened.reading, file.name), opened.unused_bytes)
 
 
-def _contents(path: Path, kind: str, files: tuple[str, ...], found: Found, unused_bytes: int) -> Contents:
+def _contents(path: pathlib.Path, kind: str, files: tuple[str, ...], found: Found, unused_bytes: int) -> Contents:
     parts = (tuple(found.entries), tuple(found.storages), tuple(found.optimizers), tuple(found.mentions))
     return Contents(in_a_line(str(path)), kind, files, *parts, unused_bytes, found.unlisted)
 
 
-def _sharded(folder: Path, index: shards.Shards) -> Contents:
+def _sharded(folder: pathlib.Path, index: shards.Shards) -> Contents:
     whole, budget = Found(), Budget()  # one for all of them: many names may lead to one file
     kinds, unused_bytes = set(), 0
     for file, names in index.files.items():

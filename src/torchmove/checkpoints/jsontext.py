@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torchmove.checkpoints.budget import Budget
-from torchmove.checkpoints.refusing import Unfit, in_a_line
+from torchmove.checkpoints.source import Budget, Unfit, in_a_line
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _SCALAR = re.compile(r"[-+.\w]+")

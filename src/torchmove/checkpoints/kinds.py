@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from torchmove.checkpoints.archive import LOCAL_MARK
-from torchmove.checkpoints.files import Source
-from torchmove.checkpoints.refusing import Unfit, in_a_line
+from torchmove.checkpoints.source import Source, Unfit, in_a_line
 
 TORCH, SAFETENSORS = "torch", "safetensors"
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")

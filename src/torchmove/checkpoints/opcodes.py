@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pickle
 import pickletools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
-from struct import Struct, error
+from struct import Struct, error, pack
 from typing import Any, NamedTuple
 
-from torchmove.checkpoints.refusing import Unfit
+from torchmove.checkpoints.source import Unfit
 
 
 class Step(NamedTuple):
@@ -117,3 +117,31 @@ def _unknown(code: int, pickled: bytes) -> str:
         return f"its pickle has a step {code} that no pickle has"
     protocol = pickled[1] if pickled[:1] == pickle.PROTO else 0
     return f"its pickle, of protocol {protocol}, has a step {known.name}, which weights-only loading does not know"
+
+
+def rewritten(pickled: bytes, places: Collection[int], text: str) -> bytes:
+    """The pickle with `text` at each of the places, which are where a text is pushed."""
+    said = text.encode()
+    new = pickle.BINUNICODE + pack("<I", len(said)) + said
+    return b"".join(_pieces(pickled, frozenset(places), new))
+
+
+def _pieces(pickled: bytes, places: frozenset[int], new: bytes) -> Iterator[bytes]:
+    forgotten: dict[int, bytes] = {}  # what the memo should hold and does not, with the step that makes it remembered
+    copied, before = 0, Step(0, None, 0, 0)
+    for step in steps(pickled):
+        placed, remembers = before.start in places and before.code in TEXT, step.code in PUT
+        if step.start in places:
+            yield pickled[copied : step.start] + new
+            copied = step.end
+        elif placed and remembers:
+            forgotten[step.argument] = pickled[before.start : step.end]
+            yield pickled[copied : step.start]
+            copied = step.end
+        elif remembers:
+            forgotten.pop(step.argument, None)
+        elif step.code in GET and step.argument in forgotten:
+            yield pickled[copied : step.start] + forgotten.pop(step.argument)
+            copied = step.end
+        before = step
+    yield pickled[copied:]

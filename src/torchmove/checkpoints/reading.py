@@ -14,11 +14,9 @@ from typing import Any
 from torch.serialization import get_safe_globals
 
 from torchmove.checkpoints.archive import Record
-from torchmove.checkpoints.budget import Budget
-from torchmove.checkpoints.keys import Keys
-from torchmove.checkpoints.makers import Making, made, named, stored, weight
+from torchmove.checkpoints.makers import Keys, Making, made, named, stored, weight
 from torchmove.checkpoints.opcodes import GET, PUT, TEXT, steps
-from torchmove.checkpoints.refusing import Unfit
+from torchmove.checkpoints.source import Budget, Unfit
 from torchmove.checkpoints.values import LONGEST_PLACE, Dict, Members, Stored, Thing, Word
 
 # What a step takes from the Budget: 1, or more where a byte of a pickle asks for many bytes of memory.

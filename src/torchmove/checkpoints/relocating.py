@@ -1,40 +1,104 @@
-"""Writing a checkpoint anew, so that it loads where the device that it was saved from is not.
-
-A tensor's data is the same on every device; only the pickle says where it goes. So the pickle is not unpickled and
-pickled again: the texts in it that name a storage's device are replaced, and every other record is copied as it is, a
-few MiB at a time. What was written is read back, compared, and loaded by torch before it gets its name.
-"""
+"""The Relocated: what was written, and what of it changed?"""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from torchmove.checkpoints import placing, shards
-from torchmove.checkpoints.archive import Archive, Record, check
-from torchmove.checkpoints.contents import Entry
-from torchmove.checkpoints.files import Source, Stamp
-from torchmove.checkpoints.inspecting import inspect
-from torchmove.checkpoints.judging import judge
+from torchmove.checkpoints import output, shards
+from torchmove.checkpoints.archive import Archive, Packer, Record, check
+from torchmove.checkpoints.contents import Contents, Entry, shown
+from torchmove.checkpoints.inspecting import inspect, walk
 from torchmove.checkpoints.kinds import SAFETENSORS, kind_of
-from torchmove.checkpoints.landing import close_file, make_file, new_file, new_folder
-from torchmove.checkpoints.packing import Packer
+from torchmove.checkpoints.opcodes import rewritten
+from torchmove.checkpoints.output import close_file, make_file, new_file, new_folder
 from torchmove.checkpoints.reading import Reading
-from torchmove.checkpoints.refusing import Unfit, naming, refused
-from torchmove.checkpoints.relocated import Relocated
-from torchmove.checkpoints.rewriting import rewritten
+from torchmove.checkpoints.source import Source, Stamp, Unfit, in_a_line, naming, refused
 from torchmove.checkpoints.torchfiles import PICKLE, TorchFile
 from torchmove.checkpoints.values import meaning
-from torchmove.checkpoints.walking import walk
 from torchmove.internals.collector import without_collector
 from torchmove.moving.batches import Advance
 from torchmove.progress import Bar
+from torchmove.results import Result
+from torchmove.surveying import paths
+from torchmove.surveying.paths import ATTRIBUTE, CALL, MEMBER
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Relocated(Result):
+    """A checkpoint that was written anew, with its storages on another device; and how that was proved."""
+
+    before: Contents
+    after: Contents
+    target: str
+    storages: int  # that changed their device
+    loaded: bool  # by torch, weights-only, before it got its name
+    seconds: float
+
+    @property
+    def checked(self) -> tuple[str, ...]:
+        by_torch = ("loaded weights-only by torch",) if self.loaded else ()
+        return ("paths", "dtypes", "shapes", "strides", "sharing", "every byte by its checksum", "devices", *by_torch)
+
+
+def judge(file: str | os.PathLike[str], byteorder: str, entries: Iterable[Entry], *, anywhere: bool) -> bool:
+    """Raises Unfit where torch disagrees. `anywhere`: it must load on a machine that has nothing but a CPU.
+
+    False: not asked. To load a file of the other byte order, torch turns all its bytes around, in memory.
+    """
+    if byteorder != sys.byteorder:
+        return False
+    loaded = _loaded(file, None if anywhere else "cpu")
+    storages: dict[int, int] = {}
+    for entry in entries:
+        tensor = _fetched(entry.path, loaded)
+        if tensor is None:
+            continue
+        if _seen(tensor) != (entry.dtype, entry.shape, entry.stride, entry.offset):
+            raise Unfit("R071", "torch loads another tensor than what was read", inside=shown(entry.path))
+        address = 0 if entry.storage is None else tensor.untyped_storage().data_ptr()
+        if address and storages.setdefault(entry.storage or 0, address) != address:
+            raise Unfit("R071", "torch does not load it into the storage it shares", inside=shown(entry.path))
+    if len(set(storages.values())) != len(storages):
+        raise Unfit("R071", "torch loads two storages into one")
+    return True
+
+
+def _loaded(file: str | os.PathLike[str], location: str | None) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a pickle protocol that is not the usual one
+        try:
+            return torch.load(file, map_location=location, weights_only=True, mmap=True)
+        except Exception as error:
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            raise Unfit("R071", f"torch does not load it weights-only: {in_a_line(said[0])}") from None
+
+
+def _fetched(path: paths.Path, loaded: Any) -> Any:
+    """The tensor at a path. None: it leads through an object or a set, where Python has its own way."""
+    foreign = (MEMBER, CALL, ATTRIBUTE)
+    if any(step.how in foreign for step in path.steps()):
+        return None
+    try:
+        value = path.fetch({"": loaded})
+    except (LookupError, TypeError):  # also under a key that is not equal to itself
+        raise Unfit("R071", "torch does not load it where it was read", inside=shown(path)) from None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _seen(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], tuple[int, ...], int]:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+
 
 # torch can name these, and has no storages there that a file could be loaded into.
 _WITHOUT_STORAGES = {
@@ -88,7 +152,7 @@ def relocate(
         if not any(rewrite.storages for rewrite in work):
             raise Unfit("R070", f"all of it is on {target} already")
     with naming(place):
-        placing.check(os.fspath(out), files, folder=folder, overwrite=overwrite)
+        output.check(os.fspath(out), files, folder=folder, overwrite=overwrite)
         total = sum(rewrite.stamp.nbytes for rewrite in work)
         with Bar(2 * total, f"{place.name} to {target}", wanted=progress) as bar:
             write = partial(_written, target=target, advance=bar.advance)

@@ -8,11 +8,9 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
 
-from torchmove.checkpoints.budget import Budget
 from torchmove.checkpoints.contents import NO_DEVICE, Entry, Kept
-from torchmove.checkpoints.files import Source
 from torchmove.checkpoints.jsontext import JsonText
-from torchmove.checkpoints.refusing import Unfit, in_a_line
+from torchmove.checkpoints.source import Budget, Source, Unfit, in_a_line
 from torchmove.surveying.paths import ITEM, Path, root_path
 
 _MOST_HEADER_BYTES = 32 << 20

@@ -6,11 +6,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from torchmove.checkpoints.budget import Budget
-from torchmove.checkpoints.files import Source
 from torchmove.checkpoints.jsontext import JsonText
 from torchmove.checkpoints.kinds import DISTRIBUTED, SUFFIXES, refuse_other
-from torchmove.checkpoints.refusing import Unfit, in_a_line
+from torchmove.checkpoints.source import Budget, Source, Unfit, in_a_line
 
 _INDEX = ".index.json"
 _MOST_INDEX_BYTES = 32 << 20

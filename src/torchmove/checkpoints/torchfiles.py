@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from torchmove.checkpoints.archive import Archive, names
-from torchmove.checkpoints.budget import Budget
-from torchmove.checkpoints.files import Source
 from torchmove.checkpoints.kinds import refuse_other_zip
 from torchmove.checkpoints.reading import Reading
-from torchmove.checkpoints.refusing import Unfit
+from torchmove.checkpoints.source import Budget, Source, Unfit
 
 PICKLE = "data.pkl"
 _MOST_PICKLE_BYTES = 64 << 20

@@ -21,8 +21,8 @@ def inspect(file: Path, answer: Answer) -> None:
     pickled code is run: what torch's weights-only loading refuses is refused here.
     """
     from torchmove.checkpoints.inspecting import inspect as inspected
-    from torchmove.checkpoints.refusing import naming
     from torchmove.checkpoints.shards import files_of
+    from torchmove.checkpoints.source import naming
 
     with naming(file):
         inputs = files_of(file)

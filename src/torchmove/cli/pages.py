@@ -21,15 +21,15 @@ class Page(NamedTuple):
 
     def check(self, inputs: Collection[Path]) -> bool:
         """Refuses what cannot be its place. Returns whether a file is replaced there."""
-        from torchmove.checkpoints import placing
-        from torchmove.checkpoints.refusing import naming
+        from torchmove.checkpoints import output as placing
+        from torchmove.checkpoints.source import naming
 
         with naming(self.given):
             return placing.check_page(self.path, inputs, overwrite=self.overwrite)
 
     def write(self, words: str, inputs: Collection[Path]) -> None:
-        from torchmove.checkpoints.landing import new_file
-        from torchmove.checkpoints.refusing import naming
+        from torchmove.checkpoints.output import new_file
+        from torchmove.checkpoints.source import naming
 
         replaces, place = self.check(inputs), Path(self.path)
         with naming(self.given):

@@ -105,7 +105,7 @@ def rehearse(
     """
     answer.check(target.files())
     made = target.made()
-    from torchmove.rehearsal.run import Options, rehearse_named
+    from torchmove.rehearsing.run import Options, rehearse_named
 
     step, *objects = (made.values() if isinstance(made, dict) else several(made)) or [made]
     _check(target, step, objects, to)
@@ -120,7 +120,7 @@ def rehearse(
 def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
     from torch import nn
 
-    from torchmove.rehearsal.run import check_call, home_of
+    from torchmove.rehearsing.run import check_call, home_of
 
     if isinstance(step, nn.Module) or not callable(step):
         kind = type(step).__name__
@@ -134,7 +134,7 @@ def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
 
 def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
     """The objects under the names that the step has for them."""
-    from torchmove.rehearsal.run import parameters_of
+    from torchmove.rehearsing.run import parameters_of
     from torchmove.surveying.names import names_of
 
     known = parameters_of(step, tuple(objects))

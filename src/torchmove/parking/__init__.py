@@ -1,24 +1,19 @@
 """Give a device away for a while and have it back in a moment.
 
-arena          page-locked host memory, exact and kept
-lanes          between the arena and a device, by runs of memory
-counters       how often was a block written to, as far as torch counts?
-fingerprints   are the bytes on the device still those of the host copy?
-mirrors        which block is where in the arena, and whether it is true there
-segments       room on a device for what wakes
-leaving        a block on its way off a device
-changes        which blocks have changed there
-down, up       the movers
-homes          the way back
-resting        park and wake
-swapping       one leaves while another comes
+park          park and wake
+swapping      one state leaves while another comes
+movers        the movers between a device and the arena
+host_copies   which storage is where in the arena, and whether its copy is current
+fingerprints  computed on the device, to tell whether a host copy is current
+lanes         copies between the arena and a device, by runs of memory
+arena         page-locked host memory, of the exact size and kept
 """
 
 from __future__ import annotations
 
 from torchmove.moving.movers.ring import release_ring
-from torchmove.parking.mirrors import mirrors
-from torchmove.parking.resting import Parked, park, parked
+from torchmove.parking.host_copies import mirrors
+from torchmove.parking.park import Parked, park, parked
 from torchmove.parking.swapping import Swap, swap
 
 __all__ = ["Parked", "Swap", "park", "parked", "release", "swap"]

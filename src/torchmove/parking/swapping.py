@@ -10,9 +10,8 @@ from torchmove.chain import agree_on, apply_all, move_named, plan_for, verify_ap
 from torchmove.devices import free_memory, resolve_device
 from torchmove.moving.apply import Job
 from torchmove.moving.receipt import Receipt
-from torchmove.parking.homes import Homes, homes_of
-from torchmove.parking.resting import Parked, free_now, has_parked, park_named, parking, waking_plan
-from torchmove.parking.up import Up
+from torchmove.parking.movers import Up
+from torchmove.parking.park import Homes, Parked, free_now, has_parked, homes_of, park_named, parking, waking_plan
 from torchmove.planning.plan import Plan
 from torchmove.results import Result
 from torchmove.surveying.names import given

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 
 from torchmove.checkpoints.contents import Contents, Entry, shown
-from torchmove.checkpoints.refusing import in_a_line
-from torchmove.checkpoints.relocated import Relocated
+from torchmove.checkpoints.relocating import Relocated
+from torchmove.checkpoints.source import in_a_line
 from torchmove.formatting import counted, readable_bytes
 from torchmove.reporting import Report
 from torchmove.reporting.sheet import Sheet, table

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchmove._trips import Extra, Trip
-from torchmove.bench import TURNS, Bench, compared
+from torchmove.bench import TURNS, Bench, Extra, Trip, compared
 from torchmove.formatting import counted, readable_bytes
 from torchmove.machine import Devices
 from torchmove.reporting import Report

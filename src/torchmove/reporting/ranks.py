@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchmove.distributed import COLUMNS, ByRank
 from torchmove.formatting import readable_bytes
+from torchmove.ranks.tables import COLUMNS, ByRank
 from torchmove.reporting import Report
 from torchmove.reporting.sheet import Sheet, table
 

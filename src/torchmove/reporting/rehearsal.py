@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torchmove.formatting import counted, readable_bytes
-from torchmove.rehearsal.provenance import shown
-from torchmove.rehearsal.result import Finding, Rehearsal
+from torchmove.rehearsing.provenance import shown
+from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.reporting import Report
 from torchmove.reporting.page import Bar, Figure, Page, Point, Points
 from torchmove.reporting.sheet import Sheet

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torchmove.internals.stored import ATOMS, stored_dict
 from torchmove.planning.learning.births import UNNAMED, Births, Place, flags_of, kind_of, options_in, tensors_in
 from torchmove.planning.learning.contained import contained
-from torchmove.planning.learning.device import GivenUp, SimulatedDevice
+from torchmove.planning.learning.device import FirstStepMode, GivenUp
 from torchmove.planning.learning.making import Maker, Unmakable, distinct, named_options, set_gradients
 
 __all__ = [
@@ -78,14 +78,14 @@ def _learned(optimizer: Optimizer, target: torch.device) -> Births:
     names = {name for state in optimizer.state.values() if isinstance(state, dict) for name in state}
     why, until = "", time.perf_counter() + _MOST_SECONDS
     for how in (_with_flags, _without_flags, _as_copy):
-        births = _tried(optimizer, SimulatedDevice(target, until), how, names)
+        births = _tried(optimizer, FirstStepMode(target, until), how, names)
         if not births.why_not:
             return births
         why = why or births.why_not
     return Births(why)
 
 
-def _tried(optimizer: Optimizer, simulation: SimulatedDevice, how: Any, names: set[Any]) -> Births:
+def _tried(optimizer: Optimizer, simulation: FirstStepMode, how: Any, names: set[Any]) -> Births:
     try:
         with contained(), simulation:
             maker = Maker(optimizer, simulation)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
 from torchmove.internals.modes import without_modes
-from torchmove.planning.learning.device import Simulated
+from torchmove.planning.learning.device import FirstStepTensor
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def contained() -> Iterator[None]:
         stack.enter_context(redirect_stdout(_Muted(sys.stdout)))
         stack.enter_context(redirect_stderr(_Muted(sys.stderr)))
         # Optimizers update many tensors at once where all are of these types.
-        kinds = [Tensor, nn.Parameter, Simulated]
+        kinds = [Tensor, nn.Parameter, FirstStepTensor]
         stack.enter_context(patch.object(optimizers, "_foreach_supported_types", kinds))
         for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
             if getattr(optimizers, hooks):

@@ -23,10 +23,10 @@ class GivenUp(BaseException):
     """The optimizer does what is not simulated. Not an Exception: the optimizer's own code must not handle it."""
 
 
-class Simulated(Tensor):
+class FirstStepTensor(Tensor):
     """A tensor on the simulated device."""
 
-    _simulation: SimulatedDevice
+    _simulation: FirstStepMode
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -76,7 +76,7 @@ class Simulated(Tensor):
         return simulation.run(func, args, kwargs or {})
 
 
-class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, device: torch.device, until: float) -> None:
         """`until`: the time at which it gives up."""
         super().__init__()  # type: ignore[no-untyped-call]
@@ -89,7 +89,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __enter__(self) -> SimulatedDevice:
+    def __enter__(self) -> FirstStepMode:
         # ... and makes what it makes of values on the CPU, before this mode is asked to send it there.
         self._lifted_before = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)
@@ -99,11 +99,11 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         torch._C._set_only_lift_cpu_tensors(self._lifted_before)
 
-    def put(self, real: Tensor) -> Simulated:
+    def put(self, real: Tensor) -> FirstStepTensor:
         """A simulated tensor over the bytes of a real one."""
         strided = real.layout is torch.strided
-        made: Simulated = Tensor._make_wrapper_subclass(
-            Simulated,
+        made: FirstStepTensor = Tensor._make_wrapper_subclass(
+            FirstStepTensor,
             real.size(),
             strides=real.stride() if strided else None,
             storage_offset=real.storage_offset() if strided else None,
@@ -125,7 +125,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def real(self, tensor: Tensor) -> Tensor:
-        if type(tensor) is not Simulated:
+        if type(tensor) is not FirstStepTensor:
             # torch made it of a value, on the device that C++ knows, and has dropped the value.
             return torch.ones(tensor.size(), dtype=tensor.dtype, device=CPU)
         whole: Tensor | None = tensor.__dict__.get("_whole")
@@ -206,13 +206,13 @@ def _columns(func: Any, args: Any) -> list[bool]:
 
 
 def _is_simulated(tensor: Tensor) -> bool:
-    return type(tensor) is Simulated or tensor.device.type == "meta"
+    return type(tensor) is FirstStepTensor or tensor.device.type == "meta"
 
 
 def _dispatches(tensor: Tensor) -> bool:
     """Is it of a subclass that does operations its own way?"""
     kind = type(tensor)
-    return kind is not Simulated and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+    return kind is not FirstStepTensor and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
 
 
 def _tensors(tree: Any) -> list[Tensor]:

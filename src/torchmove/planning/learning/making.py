@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from torchmove.internals.stored import ATOMS, stored_dict
 from torchmove.planning.learning.births import flags_of, kind_of, options_in
-from torchmove.planning.learning.device import CPU, SimulatedDevice
+from torchmove.planning.learning.device import CPU, FirstStepMode
 
 _MOST = 16  # groups, and parameters of each
 _HYPERPARAMETERS_MOVE = ("capturable", "fused")
@@ -29,7 +29,7 @@ class Unmakable(Exception):
 class Maker:
     """Makes optimizers like a real one, over small parameters of the same kinds."""
 
-    def __init__(self, optimizer: Optimizer, simulation: SimulatedDevice) -> None:
+    def __init__(self, optimizer: Optimizer, simulation: FirstStepMode) -> None:
         self.optimizer, self.simulation = optimizer, simulation
         self.parameters: dict[int, nn.Parameter] = {}  # by the id of the real one whose kind they are of
         self.given: dict[int, Tensor] = {}  # the tensors that are made for it, and not by it

@@ -1,0 +1,409 @@
+"""What the arena does not hold goes as it would in any move."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchmove.internals.metadata import has_storage
+from torchmove.internals.views import bytes_of, packed
+from torchmove.moving.batches import Advance, Load
+from torchmove.moving.movers import choose_mover
+from torchmove.moving.movers.ring import CannotLock
+from torchmove.parking.arena import rounded
+from torchmove.parking.fingerprints import MIB, Taker
+from torchmove.parking.host_copies import Counters, Kind, Mirror, Run, Truth, kinds_of, mirrors
+from torchmove.parking.lanes import SMALL_BYTES, Lane, Piece, Room, fillers, is_addressed, nobody, rooms, runs
+from torchmove.surveying.children import Role
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.storages import Block
+
+
+def copy_rest(load: Load, copies: list[Tensor | None], advance: Advance) -> int:
+    """Copy all of a load that has no copy yet; how many bytes that were."""
+    rest = [index for index, copy in enumerate(copies) if copy is None]
+    if not rest:
+        return 0
+    part = load.some(rest)
+    for index, copy in zip(rest, choose_mover("auto", part.moves).mover.copy(part, advance), strict=True):
+        copies[index] = copy
+    return sum(part.moves.nbytes)
+
+
+class Leaving(NamedTuple):
+    """Where it is and what there is of it. The rest is worked out for those blocks of which somebody asks."""
+
+    number: int  # in the load
+    source: Tensor  # which looks elsewhere once the move is committed
+    device: torch.device
+    address: int  # of its storage, on the device
+    nbytes: int  # that are reached
+    role: Role
+    first: int  # of the slots that look at it
+    block: Block | None  # None: there is no other, and it sees all of it
+    seen: Tensor | None  # the bytes of its storage, where torch does not look at memory by its address
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return (self.first,) if self.block is None else self.block.slots
+
+    @property
+    def places(self) -> Sequence[tuple[int, int, int]]:
+        """Where its bytes are in the storage, and where they go in the copy."""
+        return [(0, self.nbytes, 0)] if self.block is None else packed(self.block.spans)[0]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.block is None or self.places[0][:2] == (0, self.nbytes)
+
+    @property
+    def group(self) -> int:
+        """Gradients come and go, weights that are trained change with their optimizer's state, others do not. Each
+        group has memory of its own on the device, so that what one does to it does not concern the others."""
+        changes_with_state = self.role == "state" or self.source.requires_grad
+        kind = 2 if self.role == "gradient" else 1 if changes_with_state else 0
+        return 2 * kind + (self.nbytes <= SMALL_BYTES)
+
+    def pieces(self, mirror: Mirror) -> Iterator[Piece]:
+        for start, stop, begin in self.places:
+            yield self.piece(mirror, start, stop, begin)
+
+    def piece(self, mirror: Mirror, start: int, stop: int, begin: int) -> Piece:
+        """From there to there in the storage, and where that begins in the mirror."""
+        seen = None if self.seen is None else self.seen[start:stop]
+        return Piece(
+            self.device, self.address + start, mirror.span.extent, mirror.span.offset + begin, stop - start, seen
+        )
+
+
+make_leaving = partial(tuple.__new__, Leaving)  # like Leaving(...), from a tuple, and cheaper
+Pair = tuple[Leaving, Mirror]
+
+Suspects = Mapping[Run, Sequence[Pair]]  # blocks whose fingerprints must tell, by the run that they came up in
+
+
+class _Asked(NamedTuple):
+    """From which MiB of a run on, and for each whether it is what it was: on the device."""
+
+    run: Run
+    first: int
+    are_same: Tensor
+
+
+class Doubts:
+    """The suspects, until the device has told."""
+
+    def __init__(self, suspects: Suspects, pairs: Sequence[Pair]) -> None:
+        self._suspects = suspects
+        self._asked: list[_Asked] = []
+        takers: dict[torch.device, Taker] = {}
+        with suppress(torch.OutOfMemoryError):  # a full card: what it is not asked travels
+            for run, those in suspects.items():
+                device = run.piece.device
+                if device not in takers:
+                    takers[device] = Taker(device)
+                for start, stop in _still_there(run, those, pairs):
+                    self._asked += _asked(run, those, start, stop, takers[device])
+
+    def changed(self) -> Iterator[Piece]:
+        """Every MiB of the suspects in which a bit is another, or of which the device was not asked."""
+        same = self._answers()
+        for run, those in self._suspects.items():
+            if not all(same[run]):
+                for item, mirror in those:
+                    for start, stop in _others(same[run], item.address - run.piece.address, item.nbytes):
+                        yield item.piece(mirror, start, stop, start)
+
+    def _answers(self) -> dict[Run, list[bool]]:
+        """For every MiB of each run: is it the same?"""
+        same = {run: [False] * len(run.fingerprint) for run in self._suspects}
+        for run, first, are_same in self._asked:
+            same[run][first : first + len(are_same)] = are_same.tolist()
+        return same
+
+
+def _still_there(run: Run, those: Sequence[Pair], pairs: Sequence[Pair]) -> list[tuple[int, int]]:
+    """From where to where on the device there is one block of the run behind the other."""
+    members: Sequence[tuple[int, int]] = run.members
+    if len(those) < len(members):
+        present = {(item.address, item.nbytes) for item, _ in pairs}
+        members = [member for member in members if member in present]
+    covered: list[tuple[int, int]] = []
+    for address, nbytes in members:
+        if covered and rounded(covered[-1][1]) == address:
+            covered[-1] = (covered[-1][0], address + nbytes)
+        else:
+            covered.append((address, address + nbytes))
+    return covered
+
+
+def _asked(run: Run, those: Sequence[Pair], start: int, stop: int, taker: Taker) -> Iterator[_Asked]:
+    """Of the MiB that are there as a whole."""
+    end = run.piece.nbytes
+    first, last = -(-(start - run.piece.address) // MIB), stop - run.piece.address
+    last = end if last >= end else last // MIB * MIB
+    if first * MIB < last:
+        part = run.piece.part(first * MIB, last)
+        seen = those[0][0].seen  # where blocks are seen, a run is one of them
+        if seen is not None:
+            part = part._replace(seen=seen[first * MIB : last])
+        found = taker.take(part.there())
+        yield _Asked(run, first, found == run.fingerprint[first : first + len(found)])
+
+
+def _others(same: Sequence[bool], start: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """From where to where in a block, which begins at `start` of a run, some MiB of the run is another."""
+    for index in range(start // MIB, (start + nbytes - 1) // MIB + 1):
+        if not same[index]:
+            yield max(0, index * MIB - start), min(nbytes, index * MIB + MIB - start)
+
+
+class Down:
+    """A mover. What the arena does not take goes to ordinary memory, and `why` says so."""
+
+    name = "arena"
+
+    def __init__(self, inventory: Inventory, *, host_bytes: int | None = None) -> None:
+        self.slots, self.counters, self.host_bytes = inventory.slots, Counters(inventory), host_bytes
+        self.lane = Lane(down=True)
+        self.advance: Advance = nobody
+        self.doubts: Doubts | None = None
+        self.copied_bytes = self.unchanged_bytes = self.ordinary_bytes = 0
+        self.why = ""
+
+    def finish(self) -> None:
+        """The device has told by now what has changed, while all that needs no bytes was done."""
+        doubts, self.doubts = self.doubts, None
+        if doubts is not None:
+            with mirrors.guard:
+                self.send([*doubts.changed()])
+        self.lane.finish(self.advance)
+
+    def drop(self) -> None:
+        self.doubts = None
+
+    def copy(self, load: Load, advance: Advance) -> list[Tensor]:
+        self.advance = advance
+        with mirrors.guard:
+            for device in {home for home, _ in load.moves.ways if is_addressed(home)}:
+                fillers.pop(device, None)
+                torch.cuda.synchronize(device)  # all that was written to the blocks, on any stream
+            pairs = self.reserve([*self.items(load)])
+            changed, suspects = self.told_apart(pairs)
+            self.doubts = Doubts(suspects, pairs)
+            self.send(changed)
+            copies: list[Tensor | None] = [None] * len(load)
+            kinds = kinds_of(load)
+            for item, mirror in pairs:
+                copies[item.number] = mirror.lend(kinds[item.number])
+            self.take_back(pairs, copies)
+            self.ordinary_bytes = copy_rest(load, copies, advance)
+            return [copy for copy in copies if copy is not None]
+
+    def items(self, load: Load) -> Iterator[Leaving]:
+        roles, special, nbytes, dense = self.slots.roles(), load.moves.blocks.special, load.moves.nbytes, load.dense[:]
+        for (home, _), indices in load.moves.ways.items():
+            if not has_storage(home.type):
+                continue
+            is_seen = not is_addressed(home)
+            for index in indices:
+                first, source, size = load.moves.firsts[index], load.sources[index], nbytes[index]
+                block = special.get(first)
+                if size == 0 or (block is not None and block.opaque):
+                    continue
+                if block is not None:
+                    size = packed(block.spans)[1]
+                address = source.data_ptr() if dense[index] else source.untyped_storage().data_ptr()
+                seen = bytes_of(source, 0, source.untyped_storage().nbytes()) if is_seen else None
+                yield make_leaving((index, source, home, address, size, roles[first], first, block, seen))
+
+    def reserve(self, items: Sequence[Leaving]) -> list[Pair]:
+        """Those that the arena takes, each with its mirror."""
+        pairs: list[Pair] = []
+        locked = {device: is_addressed(device) for device in {item.device for item in items}}
+        for is_locked in sorted({*locked.values()}, reverse=True):
+            some = [item for item in items if locked[item.device] == is_locked]
+            found = mirrors.reserve(some, locked=is_locked, most=self.host_bytes)
+            pairs += [(item, mirror) for item, mirror in zip(some, found, strict=True) if mirror is not None]
+        if len(pairs) < len(items):
+            self.why = f"host_bytes={self.host_bytes} is not enough for all of it"
+        self.unchanged_bytes = sum(item.nbytes for item, _ in pairs)
+        return pairs
+
+    def told_apart(self, pairs: Sequence[Pair]) -> tuple[list[Piece], dict[Run, list[Pair]]]:
+        """What is known to have changed, or not known to be true; and those whose fingerprint must tell, by run."""
+        changed: list[Piece] = []
+        suspects: defaultdict[Run, list[Pair]] = defaultdict(list)
+        for item, mirror in pairs:
+            truth, mirror.truth = mirror.truth, None  # it may be overwritten from now on
+            if truth is not None and item.is_whole and truth[:2] == (item.address, self.counters.of(item.slots)):
+                suspects[truth.run].append((item, mirror))
+            else:
+                changed += item.pieces(mirror)
+        return changed, suspects
+
+    def send(self, pieces: list[Piece]) -> None:
+        pieces.sort(key=lambda piece: piece.address)
+        for run in runs(pieces, to_be_read=True):
+            try:
+                self.lane.carry(run)
+            except CannotLock as error:
+                self.why = str(error)
+        nbytes = sum(piece.nbytes for piece in pieces)
+        self.copied_bytes += nbytes
+        self.unchanged_bytes -= nbytes
+
+    def take_back(self, pairs: Sequence[Pair], copies: list[Tensor | None]) -> None:
+        """What could not be locked is not lent either."""
+        for item, mirror in pairs if self.why else ():
+            if mirror.span.offset + mirror.span.nbytes > mirror.span.extent.ready:
+                copies[item.number] = None
+                mirrors.forget([item.source])
+                self.copied_bytes -= item.nbytes
+
+
+class _Item(NamedTuple):
+    """A block on its way up."""
+
+    number: int  # in the load
+    source: Tensor
+    target: torch.device
+    mirror: Mirror
+    nbytes: int  # that are reached
+    places: Sequence[tuple[int, int, int]]  # where they are in the mirror, and where they go in the copy
+    slots: tuple[int, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.places[0][:2] == (0, self.mirror.span.nbytes)
+
+    def pieces(self, copy: Tensor) -> Iterator[Piece]:
+        address = copy.untyped_storage().data_ptr()
+        for start, stop, begin in self.places:
+            seen = None if is_addressed(self.target) else bytes_of(copy, begin, begin + stop - start)
+            span = self.mirror.span
+            yield Piece(self.target, address + begin, span.extent, span.offset + start, stop - start, seen)
+
+
+class Up:
+    """A mover. What is not in the arena comes as it would in any move."""
+
+    name = "arena"
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.counters, self.lane = Counters(inventory), Lane(down=False)
+        self.advance: Advance = nobody
+        self.takers: dict[torch.device, Taker] = {}
+        self._arrived: list[tuple[_Item, int, Run]] = []
+
+    def finish(self) -> None:
+        self.lane.finish(self.advance)
+
+    def drop(self) -> None:
+        self._arrived.clear()
+        self.takers.clear()
+
+    def copy(self, load: Load, advance: Advance) -> list[Tensor]:
+        self.advance = advance
+        with mirrors.guard:
+            copies: list[Tensor | None] = [None] * len(load)
+            items, kinds = sorted(self.items(load), key=_order), kinds_of(load)
+            for target in {item.target for item in items}:
+                those = [item for item in items if item.target == target]
+                self.make_room(those, target, kinds, copies)
+                self.carry(those, copies)
+            for item in items:
+                item.mirror.prepare(kinds[item.number])
+            copy_rest(load, copies, advance)
+            return [copy for copy in copies if copy is not None]
+
+    def items(self, load: Load) -> Iterator[_Item]:
+        special = load.moves.blocks.special
+        for (home, target), indices in load.moves.ways.items():
+            if home.type != "cpu" or not has_storage(target.type):
+                continue
+            for index in indices:
+                first, source = load.moves.firsts[index], load.sources[index]
+                mirror = mirrors.of(source)
+                if mirror is None or load.moves.nbytes[index] == 0:
+                    continue
+                storage, span = source.untyped_storage(), mirror.span
+                if (storage.data_ptr(), storage.nbytes()) != (span.address, span.nbytes):
+                    continue
+                block = special.get(first)
+                places, size = ([(0, span.nbytes, 0)], span.nbytes) if block is None else packed(block.spans)
+                slots = (first,) if block is None else block.slots
+                yield _Item(index, source, target, mirror, size, places, slots)
+
+    def make_room(
+        self,
+        items: Sequence[_Item],
+        target: torch.device,
+        kinds: Sequence[Kind | None],
+        copies: list[Tensor | None],
+    ) -> None:
+        wanted = [Room(each.nbytes, each.mirror.group, partial(_empty, each, kinds[each.number])) for each in items]
+        made = rooms(wanted, target) if is_addressed(target) else (room.make() for room in wanted)
+        for item, copy in zip(items, made, strict=True):
+            copies[item.number] = copy
+        if is_addressed(target):  # whoever used that memory before is done with it when the copies begin
+            self.lane.stream(target).wait_stream(torch.cuda.current_stream(target))
+
+    def carry(self, items: Sequence[_Item], copies: Sequence[Tensor | None]) -> None:
+        at: list[tuple[_Item, Piece]] = []
+        for item in items:
+            copy = copies[item.number]
+            assert copy is not None
+            at += ((item, piece) for piece in item.pieces(copy))
+        at.sort(key=lambda pair: pair[1].address)
+        joined = runs((piece for _, piece in at), to_be_read=False)
+        arrived: list[Run | None] = []
+        for run in joined:
+            self.lane.carry(run)
+            found = self.fingerprint(run)
+            arrived.append(None if found is None else Run(run._replace(seen=None), found, []))
+        for device in {run.device for run in joined if is_addressed(run.device)}:
+            # Whatever the caller's thread asks of the device from now on comes after them.
+            torch.cuda.current_stream(device).wait_stream(self.lane.stream(device))
+        starts = [run.address for run in joined]
+        for item, piece in at:
+            its = arrived[bisect_right(starts, piece.address) - 1]
+            if its is not None and item.is_whole:
+                its.members.append((piece.address, piece.nbytes))
+                self._arrived.append((item, piece.address, its))
+
+    def fingerprint(self, run: Piece) -> Tensor | None:
+        """On CUDA in the caller's stream, beside the next copies. None: there is no room for it."""
+        try:
+            if run.device not in self.takers:
+                self.takers[run.device] = Taker(run.device)
+            if is_addressed(run.device):
+                torch.cuda.current_stream(run.device).wait_stream(self.lane.stream(run.device))
+            return self.takers[run.device].take(run.there())
+        except torch.OutOfMemoryError:
+            return None  # a full card: next time all of the run will travel
+
+    def remember(self) -> None:
+        """After the commit: what is on the device now is what the mirrors show, unless somebody else looks at
+        those."""
+        with mirrors.guard:
+            for item, address, run in self._arrived:
+                if not item.mirror.is_lent:
+                    item.mirror.truth = Truth(address, self.counters.of(item.slots), run)
+        self.drop()
+
+
+def _order(item: _Item) -> tuple[int, int]:
+    return item.mirror.span.extent.address, item.mirror.span.offset
+
+
+def _empty(item: _Item, kind: Kind | None) -> Tensor:
+    dtype, shape = kind or (torch.uint8, (item.nbytes,))
+    return torch.empty(shape, dtype=dtype, device=item.target)

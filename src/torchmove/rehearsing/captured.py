@@ -1,0 +1,271 @@
+"""What a step reaches besides what it is given: by the names in its code, and in that of the functions it calls."""
+
+from __future__ import annotations
+
+import argparse
+import dis
+import functools
+import linecache
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from torchmove.internals.stored import ATOMS
+from torchmove.rehearsing.given import held, modules_in, parameters_in
+from torchmove.rehearsing.provenance import is_installed, is_program, is_users
+from torchmove.rehearsing.restore import is_array
+
+_HOLDERS = (
+    *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, Tensor, torch.Generator, random.Random),
+    *(torch.distributions.Distribution, torch.distributions.Transform),
+    *(dict, list, set, tuple, deque, functools._lru_cache_wrapper, types.SimpleNamespace, argparse.Namespace),
+)
+
+_MOST_LOOKED_AT, _DEEP = 200, 3
+_MANY = 64  # datasets in a dataset; more are no datasets
+
+
+class Captured:
+    """`held`: what holds something, by its name. `names`: those the code may bind anew, and where. `classes`: likewise,
+    the user's. `functions`: the user's. `sources`: loaders, datasets and samplers, and those within them.
+
+    Of the user's own modules what the code names is looked at; those of installed libraries are not entered.
+    """
+
+    def __init__(self, step: Callable[..., Any], objects: Iterable[Any]) -> None:
+        linecache.checkcache()  # a file that was edited and loaded again
+        self.held: dict[str, Any] = {}
+        self.names: dict[tuple[int, str], dict[str, Any]] = {}
+        self.classes: list[type] = []
+        self.functions: list[types.FunctionType] = []
+        self.sources: list[Any] = []
+        self._seen: set[int] = set()
+        self._own: set[str] = set()  # modules of the user's by their names; one that was executed is known only so
+        self._todo: list[Any] = [function_of(step)]
+        for each in objects:
+            self._meet_inside(each)
+            self._meet_sources(each)
+            self._meet_modules(each)
+        while self._todo:
+            self._read(self._todo.pop())
+
+    def _read(self, function: Any) -> None:
+        if not isinstance(function, types.FunctionType) or not self._is_new(function):
+            return
+        self._todo.append(getattr(function, "__wrapped__", None))  # under a decorator of torch's, such as no_grad
+        code, around = function.__code__, function.__globals__
+        if not is_users(code.co_filename):
+            return
+        names = {*_names(code)}
+        if is_installed(code.co_filename):
+            self._look_around(around, function.__module__, {*variables_of(code)})
+            return
+        self._own.add(function.__module__)
+        if linecache.getlines(code.co_filename) and not code.co_filename.startswith("<attrs"):
+            self.functions.append(function)  # not one that a dataclass has made of a text
+        self._look_into(around, "", {*variables_of(code)}, names, {id(around)})
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            value = _contents(cell)  # what holds something there is found with the function
+            self._todo += [value, *_functions_in(value)]
+            if isinstance(value, (type, types.ModuleType)):
+                self._meet(name, value, names, {id(around)})
+            elif self._is_own(type(value).__module__) or _is_users_class(type(value)):
+                self._meet_class(type(value))
+            self._meet_modules(value)
+
+    def _look_around(self, space: dict[str, Any], module: str, names: set[str]) -> None:
+        """In a module of an installed library."""
+        for name in names & space.keys():
+            value = space[name]
+            self._todo.append(value)
+            if isinstance(value, _HOLDERS) or type(value).__module__ == module:
+                self._hold(name, value)
+
+    def _look_into(
+        self, space: dict[str, Any], before: str, variables: set[str], names: set[str], entered: set[int]
+    ) -> None:
+        """In a module of the user's. `names`: what is read there; `entered`: the modules that this code has led to."""
+        for name in variables:
+            self.names[id(space), name] = space
+            if name in space:
+                self._meet(before + name, space[name], names, entered)
+
+    def _meet(self, name: str, value: Any, names: set[str], entered: set[int]) -> None:
+        if isinstance(value, types.ModuleType):
+            if self._is_own(value.__name__) and id(vars(value)) not in entered:
+                entered.add(id(vars(value)))
+                self._look_into(vars(value), f"{name}.", names, names, entered)
+        elif isinstance(value, type):
+            self._meet_class(value)
+        elif isinstance(value, types.FunctionType):
+            self._todo.append(value)
+            if value.__closure__ and not is_installed(value.__code__.co_filename):
+                self._hold(name, value)
+        else:
+            self._todo += _functions_in(value)
+            self._meet_sources(value)
+            is_own = self._is_own(type(value).__module__) or _is_users_class(type(value))
+            if isinstance(value, _HOLDERS) or is_own or is_array(value) or is_of_library(value):
+                self._hold(name, value)
+                self._meet_inside(value)
+                self._meet_modules(value)
+
+    def _meet_modules(self, value: Any) -> None:
+        """A module runs the code of those in it."""
+        for module in modules_in(value) if isinstance(value, nn.Module) else ():
+            self._meet_class(type(module))
+            self._todo.append(getattr(type(module), "forward", None))
+            self._todo += _hooks_of(module)
+
+    def _meet_sources(self, value: Any) -> None:
+        """A loader runs the code of its dataset and its sampler, and functions that these were given."""
+        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+            self._todo.append(function_of(value))
+        elif isinstance(value, (DataLoader, Dataset, Sampler)) and self._is_new(value):
+            self.sources.append(value)
+            self._meet_class(type(value))
+            for each in list(vars(value).values()):
+                for one in each if type(each) in (list, tuple) and len(each) < _MANY else [each]:
+                    self._meet_sources(one)
+
+    def _meet_inside(self, value: Any) -> None:
+        """Its class, and those of the objects that it holds, in a library's list, say; and its loaders."""
+        inside = held([value], object)
+        for kind in dict.fromkeys(map(type, inside)):
+            self._meet_class(kind)
+        for each in inside:
+            if isinstance(each, (DataLoader, Dataset, Sampler)):
+                self._meet_sources(each)
+
+    def _meet_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if self._is_own(base.__module__) and self._is_new(base):
+                self.classes.append(base)
+                for name, value in vars(base).items():
+                    self._todo += [value, *_functions_in(value)]
+                    if isinstance(value, _HOLDERS) and not name.startswith("__"):
+                        self._hold(f"{base.__name__}.{name}", value)
+
+    def _hold(self, name: str, value: Any) -> None:
+        if type(value) not in ATOMS and not isinstance(value, (type, types.ModuleType)):
+            self.held[name] = value
+
+    def _is_own(self, module: str) -> bool:
+        file = _file_of(module)
+        return module in self._own or (file is not None and is_program(file))
+
+    def _is_new(self, each: Any) -> bool:
+        new = id(each) not in self._seen
+        self._seen.add(id(each))
+        return new
+
+
+def is_of_library(value: Any) -> bool:
+    """An object of an installed library, such as a trainer or an engine, that holds a module or remembers a device."""
+    todo, seen = [(value, 0)], set[int]()
+    while todo and len(seen) < _MOST_LOOKED_AT:
+        each, deep = todo.pop()
+        file = _file_of(type(each).__module__)
+        is_function = isinstance(each, types.FunctionType)
+        if id(each) in seen or not (is_function or (file is not None and file and is_installed(file))):
+            continue
+        seen.add(id(each))
+        cells = [*map(_contents, each.__closure__ or ())] if is_function else []
+        inside = [*getattr(each, "__dict__", {}).values(), *cells]
+        if any(isinstance(one, (nn.Module, Optimizer, torch.device)) for one in inside):
+            return True
+        todo += [(one, deep + 1) for one in inside if deep < _DEEP]
+    return False
+
+
+def _hooks_of(module: nn.Module) -> list[Any]:
+    """The functions that run with a module, and with its parameters in a backward pass."""
+    dicts = [value for name, value in vars(module).items() if name.endswith("_hooks")]
+    for each in parameters_in(module, recurse=False):
+        dicts += [each._backward_hooks, each._post_accumulate_grad_hooks]
+    return [function_of(hook) for hooks in dicts if isinstance(hooks, dict) for hook in hooks.values()]
+
+
+def function_of(step: Any) -> Any:
+    """The function behind a method, a partial or an object that can be called."""
+    if isinstance(step, functools.partial):
+        return function_of(step.func)
+    if isinstance(step, types.MethodType):
+        return step.__func__
+    return step if isinstance(step, types.FunctionType) else vars(type(step)).get("__call__")
+
+
+def _functions_in(value: Any) -> list[Any]:
+    """The functions that something of Python's own wraps."""
+    if isinstance(value, property):
+        return [value.fget, value.fset]
+    if isinstance(value, functools.cached_property):
+        return [value.func]
+    if isinstance(value, (functools._lru_cache_wrapper, staticmethod, classmethod)):
+        return [value.__wrapped__, getattr(value.__wrapped__, "__wrapped__", None)]
+    return [function_of(value)] if isinstance(value, (functools.partial, types.MethodType)) else []
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The variables of the module and the attributes that code names."""
+    for each in _codes(code):
+        yield from each.co_names
+
+
+def variables_of(code: types.CodeType) -> Iterator[str]:
+    """The variables of the module that code names: an attribute may have the name of another variable.
+
+    As `dis.get_instructions` would tell, which takes a hundred times as long.
+    """
+    for each in _codes(code):
+        wide = 0
+        for instruction, number in zip(each.co_code[::2], each.co_code[1::2], strict=True):
+            if instruction == dis.EXTENDED_ARG:
+                wide = (wide | number) << 8
+                continue
+            shift = _SHIFTS.get(instruction)
+            if shift is not None:
+                yield each.co_names[(wide | number) >> shift]
+            wide = 0
+
+
+# The instructions on variables of a module or a class body, and how far the number of the name is shifted.
+_SHIFTS = {
+    number: 1 if name == "LOAD_GLOBAL" and sys.version_info >= (3, 11) else 0
+    for name, number in dis.opmap.items()
+    if name in {f"{verb}_{scope}" for verb in ("LOAD", "STORE", "DELETE") for scope in ("GLOBAL", "NAME")}
+}
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's, and those of the functions within."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _codes(inner)
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
+
+
+def _file_of(module: str) -> str | None:
+    """A notebook, and what is typed in, has no file, and is the user's."""
+    return getattr(sys.modules.get(module), "__file__", "" if module == "__main__" else None)
+
+
+def _is_users_class(kind: type) -> bool:
+    file = _file_of(kind.__module__)
+    return file is not None and is_users(file)

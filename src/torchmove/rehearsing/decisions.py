@@ -1,0 +1,905 @@
+"""Devices that were decided before the rehearsal, on a machine without the device.
+
+`DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")` is right on a GPU machine, and "cpu" elsewhere.
+During the rehearsal, values that were decided so are the simulated device's; a plain `torch.device("cpu")` stays what
+it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import sys
+import types
+from collections import ChainMap, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils.data import TensorDataset
+
+from torchmove.internals.stored import ATOMS
+from torchmove.internals.undo import Undo
+from torchmove.moving.apply import repoint_all
+from torchmove.planning.plan import Repoint
+from torchmove.rehearsing.captured import Captured, function_of, is_of_library
+from torchmove.rehearsing.evaluation import Again, assigned_to, is_candidate, is_for_the_cpu, on_device
+from torchmove.rehearsing.given import held, modules_in, parameters_in, tensors_in
+from torchmove.rehearsing.origins import moves_itself, readable
+from torchmove.rehearsing.placements import Placements, _Where, sent_itself
+from torchmove.rehearsing.plain import ReadAsCpu
+from torchmove.rehearsing.provenance import Line, users_frames
+from torchmove.rehearsing.sources import (
+    ITSELF,
+    Assigned,
+    Reasons,
+    Source,
+    called,
+    default_of,
+    is_mover,
+    names_of,
+    parameters_of,
+    scope_around,
+)
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.paths import ATTRIBUTE, ITEM
+
+_CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
+_DISTRIBUTIONS = (torch.distributions.Distribution, torch.distributions.Transform)  # of the tensors they are given
+
+
+class Decided:
+    """The values that were decided so, and how to replace them."""
+
+    def __init__(self, around: Captured, home: torch.device, caller: str = "") -> None:
+        """`caller`: the file that asks for the rehearsal."""
+        self.around, self.home, self.reasons, self.caller = around, home, Reasons(), caller
+        self.placements = Placements(self.reasons)
+        self.reasons.source(caller)
+        self.sent_names: set[str] = set()
+        self.generators: list[torch.Generator] = []  # made for a device that was decided
+        self.of_libraries: dict[int, Any] = {}  # what is in objects that libraries have made, without a word of cpu
+        self.parted: list[tuple[dict[str, Any], str, torch.Tensor]] = []  # variables, and tensors of their own
+        self.replaced: set[int] = set()  # those that came into a module after that was sent
+        self.there: set[int] = set()  # the tensors that were sent, by their ids
+        self.sent_modules: dict[int, torch.nn.Module] = {}
+        self.again = Again(self.reasons, home)
+        self.made: list[Any] = []  # regions of mixed precision and scalers that there would be
+        self.assumed: list[str] = []
+        self._changes: list[tuple[Callable[[], object], Callable[[], object]]] = []  # do, and undo
+        self._repoints: list[Repoint] = []
+        self._lines: defaultdict[Line, list[str]] = defaultdict(list)
+        self._globals()
+        for function in around.functions:
+            self._closure(function)
+            self._defaults(function)
+        for kind in around.classes:
+            self._class_attributes(kind)
+
+    def lines(self) -> Iterator[tuple[Line, str]]:
+        """The lines that decided, and the names of what they decided."""
+        return ((line, ", ".join(dict.fromkeys(names))) for line, names in self._lines.items())
+
+    def apply(self, undo: Undo) -> None:
+        for do, back in self._changes:
+            undo.append(back)
+            do()
+        repoint_all(self._repoints, undo)
+
+    def values_in(self, inventory: Inventory, roots: Mapping[str, Any]) -> None:
+        """The devices that objects remember, and the switches of namespaces."""
+        for value in inventory.device_values:
+            if value.device.type == self.home.type or value.how not in (ATTRIBUTE, ITEM):
+                continue
+            owners = tuple(each.__name__ for each in type(value.holder).__mro__[:-1])
+            is_mapping = isinstance(value.holder, (dict, list, argparse.Namespace, types.SimpleNamespace))
+            line = self._of_attribute(str(value.what), value.holder, () if is_mapping else owners)
+            if line is None and isinstance(value.holder, list):  # `devices[0]`
+                line = self._of_list(value.holder)
+            if line is not None:
+                self._repoints.append(Repoint(value, self._new(value.value)))
+                self._lines[line].append(readable(value.path, roots))
+        seen = {(id(value.holder), value.what) for value in inventory.device_values}
+        for holder, path in inventory.holders.values():
+            if type(holder) in self.around.classes:
+                self._attributes(holder, readable(path, roots), seen)
+
+    def _of_attribute(self, name: str, holder: Any, owners: tuple[str, ...]) -> Line | None:
+        """The line that decided an attribute or an element; None too if it is the CPU also where there is a device."""
+        for source in self._sources:
+            line = self.reasons.of_attribute(source, name, owners)
+            if line is None:
+                continue
+            every = source.attributes.get(name, ())
+            own = [each for each in every if each.owner in owners] if owners else list(every) * (len(every) == 1)
+            space = {**self._globals_of(source), **_locals_of(source.file), "self": holder}
+            return None if self.again.stays(own, source, space) else line
+        return None
+
+    def _of_list(self, holder: list[Any]) -> Line | None:
+        names = [name for name, each in self._variables() if each is holder]
+        return next(
+            filter(None, (self._first(partial(self.reasons.of_name, name=name, scope="")) for name in names)), None
+        )
+
+    def argument(self, step: Any, name: str, value: Any, place: tuple[int, int] = (0, 0)) -> Any:
+        """What the step is called with: another device, if the given one was decided where it comes from.
+
+        `place`: which of how many arguments it is.
+        """
+        function = inspect.unwrap(function_of(step) or step)
+        if not isinstance(function, types.FunctionType):
+            return value
+        source, scope = self.reasons.source(function.__code__.co_filename), function.__qualname__
+        if scope not in source.functions:
+            return value
+        given = self.reasons.arguments(source, scope, name)
+        is_none = value is None and any(self.reasons.is_current_accelerator(*each) for each in given)
+        is_device = is_none or self._is_candidate(value)
+        if not is_device and not is_for_the_cpu(value, self.home):
+            return value
+        line = self.reasons.of_parameter(source, scope, name)
+        if line is None and not given and is_device and value is not False:
+            line = self._returned_device(scope, place) or self._same_device(value)
+        if line is None:
+            return value
+        new = self._new(value) if is_device and value is not False else self._given_again(name, value, line, given)
+        if new is None:
+            return value
+        self._lines[line].append(name)
+        return new
+
+    def _given_again(self, name: str, value: Any, line: Line, given: list[tuple[Source, ast.expr, str]]) -> Any:
+        """A switch, or a region of mixed precision or a scaler, as the calls of the step would give it."""
+        for source, expression, scope in given:
+            _, variable = assigned_to(getattr(expression, "id", ""), source, scope)
+            assigned = variable or [Assigned(expression, (), scope)]
+            space = {**self._globals_of(source), **_locals_of(source.file)}
+            is_switch = value is False
+            new = self.again.switch(assigned, source, space) if is_switch else None
+            new = new if is_switch else self._precision(name, value, line, assigned, source, space)
+            if new is not None:
+                return new
+        return None
+
+    def _globals_of(self, source: Source) -> dict[str, Any]:
+        spaces = (each.__globals__ for each in self.around.functions if each.__code__.co_filename == source.file)
+        return next(spaces, {})
+
+    def _returned_device(self, step: str, place: tuple[int, int]) -> Line | None:
+        """Of a function that returns as many values as the step takes: `return model, loader, device`."""
+        index, count = place
+        for source in self._sources:
+            for scope, returned in source.returns.items() if count > 1 else ():
+                for each in returned if scope != step else ():
+                    members = each.value.elts if isinstance(each.value, ast.Tuple) else []
+                    if len(members) == count and not isinstance(members[index], ast.Starred):
+                        line = self.reasons.of(source, members[index], scope)
+                        if line is not None:
+                            return line
+        return None
+
+    def _same_device(self, value: Any) -> Line | None:
+        """Of a variable of the user's modules that is this very object."""
+        if not isinstance(value, torch.device):
+            return None
+        names = [name for name, each in self._variables() if each is value]
+        lines = (self._first(lambda source, name=name: self.reasons.of_name(source, name, "")) for name in names)  # type: ignore[misc]
+        return next(filter(None, lines), None)
+
+    def _attributes(self, holder: Any, path: str, seen: set[tuple[int, Any]]) -> None:
+        """The names of devices under names that do not say so, and the switches, of an object of the user's class."""
+        owners = tuple(each.__name__ for each in type(holder).__mro__[:-1])
+        spaces = [each.__globals__ for each in self.around.functions[:1]]
+        space = {**dict(ChainMap(vars(sys.modules.get(type(holder).__module__, types)), *spaces)), "self": holder}
+        for name, value in list(getattr(holder, "__dict__", {}).items()):
+            is_device = self._is_name_or_switch(value) or self._is_unset(value, name, owners)
+            if (id(holder), name) in seen or not (is_device or is_for_the_cpu(value, self.home)):
+                continue
+            line = self._of_attribute(name, holder, owners)
+            if line is None:
+                continue
+            source, own = self._assigned_in(name, owners)
+            if value is False:
+                new = self.again.switch(own, source, space)
+            elif is_device:
+                new = self._new(value)
+            else:
+                new = self._precision(f"{path}.{name}", value, line, own, source, space)
+            if new:
+                put = partial(object.__setattr__, holder, name)  # a frozen dataclass has one of its own
+                self._change(partial(put, new), partial(put, value))
+                self._lines[line].append(f"{path}.{name}")
+
+    def _assigned_in(self, name: str, owners: tuple[str, ...]) -> tuple[Source, list[Assigned]]:
+        """The file whose classes assign an attribute, and what they assign."""
+        found = [
+            (source, [each for each in source.attributes.get(name, ()) if each.owner in owners])
+            for source in self._sources
+        ]
+        return next((each for each in found if each[1]), found[0])
+
+    def _is_name_or_switch(self, value: Any) -> bool:
+        return type(value) in (str, bool) and self._is_candidate(value)
+
+    def _is_unset(self, value: Any, name: str, owners: tuple[str, ...]) -> bool:
+        """`self.device = torch.accelerator.current_accelerator()` is None where there is none."""
+        return value is None and any(
+            self.reasons.is_current_accelerator(source, each.value, each.scope)
+            for source in self._sources
+            for each in source.attributes.get(name, ())
+            if each.owner in owners
+        )
+
+    def default_device(self) -> Line | None:
+        """The line that decided the default device, if one of the user's files sets it."""
+        return self._first(
+            lambda source: None if source.set_default is None else self.reasons.of(source, source.set_default, "")
+        )
+
+    def sent(self, inventory: Inventory, outside: set[str], parameters: Mapping[str, Any]) -> Iterator[int]:
+        """The tensors that were on the device when the step began, since they were sent to one that was decided."""
+        there: set[int] = set()
+        for name in outside:
+            value = self.around.held[name]
+            elements, own = self._sent_elements(name.rpartition(".")[2], value), name.rpartition(".")[2]
+            if elements or (not isinstance(value, _CONTAINERS) and self._was_sent(own, value)):
+                self._add(elements or value, there)
+                if not isinstance(value, _CONTAINERS) or len(elements) == len(value):
+                    self.sent_names.add(name)
+        for name in outside:
+            self._add_of_library(name, self.around.held[name], there, partial(self._made_by_library, name))
+        for name, value in self._variables():
+            if isinstance(value, (torch.nn.Module, torch.Tensor)):
+                if self._was_sent(name, value):
+                    self._add(value, there)  # another object may hold it, too
+                self._parts(name, value, there)
+        for function in self.around.functions:
+            for name, value in zip(function.__code__.co_freevars, contents_of(function), strict=True):
+                if _is_movable(value) and self._was_sent(name, value, scope_around(function.__qualname__)):
+                    self._add(value, there)
+        for name, value in parameters.items():
+            if self._was_returned(name) or self._is_sent_global(value):
+                self._add(value, there)
+            self._add_of_library(name, value, there, partial(self._made_by_library, name))
+        for holder, _ in inventory.holders.values():
+            if type(holder) in self.around.classes:
+                self._add_own(holder, there)
+                self._add_of_libraries_in(holder, there)
+                self._add_inherited(holder, there)
+        for each in self.around.sources:
+            self._add_dataset(each, there)
+        self._part_names()
+        for name, value in self._variables():
+            if isinstance(value, torch.optim.Optimizer):
+                there |= self._made_there(name, value, there)
+        for shell in inventory.shells:
+            if id(shell.tensor) in there:
+                there |= {*map(id, shell.parts)}
+        self.there = there
+        return (index for index, slot in enumerate(inventory.slots) if id(slot.tensor) in there)
+
+    def remembered(self, inventory: Inventory) -> list[Repoint]:
+        """The devices that modules which were sent remember by the code of a library."""
+        return [
+            Repoint(value, self._new(value.value))
+            for value in inventory.device_values
+            if (id(value.holder) in self.sent_modules or id(value.holder) in self.of_libraries)
+            and value.device.type != self.home.type
+            and not any(source.attributes.get(str(value.what)) for source in self._sources)
+        ]
+
+    def _part_names(self) -> None:
+        """`on_device = x.to(device)` is x itself where there is no device: then x gets an object of its own."""
+        for space in {id(each.__globals__): each.__globals__ for each in self.around.functions}.values():
+            names: defaultdict[int, list[str]] = defaultdict(list)
+            for name, value in list(space.items()):
+                if type(value) is torch.Tensor and (id(space), name) in self.around.names:
+                    names[id(value)].append(name)
+            for its in names.values():
+                sent = {name: self._was_sent(name, space[name]) for name in its}
+                for name in its if len({*sent.values()}) > 1 else ():
+                    if not sent[name]:
+                        self.parted.append((space, name, space[name].detach().clone()))
+
+    def _add_of_libraries_in(self, holder: Any, there: set[int]) -> None:
+        """What an object of the user's class has of libraries: `self.fabric = Fabric(...)`."""
+        own = _owners(holder)
+        for name, value in list(getattr(holder, "__dict__", {}).items()):
+
+            def made(source: Source, name: str = name) -> Line | None:
+                assigned = [each for each in source.attributes.get(name, ()) if each.owner in own]
+                return next(filter(None, (self.reasons.by_library(source, each) for each in assigned)), None)
+
+            self._add_of_library(name, value, there, made, vars(holder).values())
+
+    def _add_inherited(self, holder: Any, there: set[int]) -> bool:
+        """What a library's class moves from which the user's derives: a subclass of a trainer. True: it moves some."""
+        name, own = type(holder).__name__, _owners(holder)
+        calls = (call for source in self._sources for call, _ in source.calls.get(name, ()))
+        if not is_mover(type(holder)) or any("cpu" in ast.unparse(each) for each in calls):
+            return False
+        users = {
+            name
+            for source in self._sources
+            for name, assigned in source.attributes.items()
+            if any(each.owner in own for each in assigned)
+        }
+        inherited = [value for name, value in vars(holder).items() if name not in users]
+        self.of_libraries |= {id(each): each for each in (holder, *held(inherited, object))}
+        for each in held(inherited, torch.nn.Module):
+            self._add(each, there)
+        there |= {id(each) for each in held(inherited, torch.Tensor) if each.requires_grad}
+        return True
+
+    def _made_by_library(self, name: str, source: Source) -> Line | None:
+        scopes = ["", *_makers(source, name)]
+        found = (self.reasons.made_by_library(source, name, scope) for scope in scopes)
+        return next(filter(None, found), None) or self.reasons.made_by_method(source, name)
+
+    def _add_of_library(
+        self, name: str, value: Any, there: set[int], made: Callable[[Source], Line | None], beside: Iterable[Any] = ()
+    ) -> None:
+        """Trainers and agents of libraries choose a device, and move the modules that are theirs.
+
+        `made`: which statement made it; `beside`: what the object has, too, that has it.
+        """
+        if isinstance(value, (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)) or not is_of_library(value):
+            return
+        line = self._first(made)
+        if line is None:
+            return
+        self.of_libraries |= {id(each): each for each in held([value], object)}
+        self._lines[line].append(name)
+        moves_all = is_mover(type(value))
+        users = {id(each) for _, each in self._variables()} | {*map(id, beside)}
+        modules = [each for each in held([value], torch.nn.Module) if moves_all or id(each) not in users]
+        for each in modules:
+            self._add(each, there)
+        if moves_all:
+            there |= {id(each) for each in held([value], torch.Tensor) if each.requires_grad}
+        if modules:
+            self.sent_names.add(name)
+
+    def _parts(self, name: str, whole: Any, there: set[int]) -> None:
+        """`model.fc = nn.Linear(4, 2)` after the model was sent; `model.fc.to(device)` where the rest was not."""
+        for source in self._sources:
+            sent_at = max((_end(each.value) for each in source.names.get(("", name), ())), default=(0, 0))
+            for (scope, part), assigned in list(source.names.items()):
+                piece = _part_of(whole, part.removeprefix(name)) if not scope and part.startswith(name) else None
+                if piece is None or piece is whole or _end(assigned[-1].value) <= sent_at:
+                    continue
+                if self.placements.sent(source, assigned, is_tensor=isinstance(piece, torch.Tensor)):
+                    self._add(piece, there)
+                else:
+                    its: set[int] = set()
+                    self._add(piece, its)
+                    there -= its
+                    self.replaced |= its
+
+    def _made_there(self, name: str, optimizer: torch.optim.Optimizer, there: set[int]) -> set[int]:
+        """The state of an optimizer that was made, or loaded, after its parameters were sent."""
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        if not parameters or not all(id(each) in there for each in parameters):
+            return set()
+        for source in self._sources:
+            if any(one == name and self._sends(source, loop) for one, loop in source.states_sent):
+                return _of_parameters(optimizer)
+            made = [each.value for each in source.names.get(("", name), ())]
+            if any(self._made_there_by(source, each) for each in made):
+                return _of_parameters(optimizer)
+            sent = [
+                each.value for (_, one), its in source.names.items() for each in its if self._holds(one, parameters)
+            ]
+            last = max(map(_end, sent), default=(0, 0))
+            loaded = (call for call, at in source.calls.get("load_state_dict", ()) if not at and _is_method(call, name))
+            if any(_end(each) > last for each in (*made, *loaded)):
+                return _of_parameters(optimizer)
+        return set()
+
+    def _sends(self, source: Source, loop: ast.For) -> bool:
+        calls = (each for each in ast.walk(loop) if isinstance(each, ast.Call) and called(each) in ("to", "cuda"))
+        return any(self.reasons.of(source, given, "") for call in calls for given in call.args) or any(
+            called(each) == "cuda" for each in ast.walk(loop) if isinstance(each, ast.Call)
+        )
+
+    def _made_there_by(self, source: Source, made: ast.expr) -> bool:
+        """By a function that sends the model first, and then makes the optimizer or loads its state."""
+        call, index = (made.value, made.slice) if isinstance(made, ast.Subscript) else (made, None)
+        scope = called(call) if isinstance(call, ast.Call) else ""
+        for each in source.returns.get(scope, ()):
+            members = each.value.elts if isinstance(each.value, ast.Tuple) else [each.value]
+            at = getattr(index, "value", 0)
+            own = members[at] if type(at) is int and at < len(members) else None
+            if not isinstance(own, ast.Name):
+                continue
+            sent = [
+                _end(one.value)
+                for (where, name), its in source.names.items()
+                for one in its
+                if where == scope and name != own.id and self.placements.placed(one.value, _Where.of(source, one))
+            ]
+            made_at = [_end(one.value) for one in source.names.get((scope, own.id), ())]
+            loads = source.calls.get("load_state_dict", ())
+            made_at += [_end(call) for call, where in loads if where == scope and _is_method(call, own.id)]
+            if sent and made_at and max(made_at) > min(sent):
+                return True
+        return False
+
+    def _holds(self, name: str, parameters: list[torch.Tensor]) -> bool:
+        """Is it a module, as a variable, with the first of these parameters?"""
+        value = next((each for one, each in self._variables() if one == name), None)
+        return isinstance(value, torch.nn.Module) and any(each is parameters[0] for each in parameters_in(value))
+
+    def _add_dataset(self, each: Any, there: set[int]) -> None:
+        """What a loader reads from, and the generators that it draws with."""
+        if type(each) is TensorDataset:
+            for index, tensor in enumerate(each.tensors):
+                if self._all_placed("TensorDataset", index):
+                    there.add(id(tensor))
+        elif type(each) in self.around.classes:
+            self._add_own(each, there)
+        made = [value for value in vars(each).values() if isinstance(value, torch.Generator)]
+        if made and self._all_decided("Generator"):
+            self.generators += made
+
+    def _all_placed(self, name: str, index: int) -> bool:
+        """Is this argument of every call of a class on the device?"""
+        calls = [(source, *each) for source in self._sources for each in source.calls.get(name, ())]
+        return bool(calls) and all(
+            len(call.args) > index and self.placements.given(source, call.args[index], scope)
+            for source, call, scope in calls
+        )
+
+    def _all_decided(self, name: str) -> bool:
+        calls = [(source, *each) for source in self._sources for each in source.calls.get(name, ())]
+        return bool(calls) and all(self.placements.given(*each) for each in calls)
+
+    def sends_its_own(self, holder: Any) -> bool:
+        """Does an object of the user's class send what it holds by its own methods?"""
+        return type(holder) in self.around.classes and (
+            self._add_own(holder, set()) or self._add_inherited(holder, set())
+        )
+
+    def _variables(self) -> Iterator[tuple[str, Any]]:
+        """Of the user's modules."""
+        for space in {id(each.__globals__): each.__globals__ for each in self.around.functions}.values():
+            yield from list(space.items())
+
+    def _add_own(self, holder: Any, there: set[int]) -> bool:
+        """Of an object of the user's class, what its own methods send. True: they send something."""
+        before, is_module = len(there), isinstance(holder, torch.nn.Module)
+        if is_module and self._first(lambda source: self.placements.sent(source, sent_itself(source, _owners(holder)))):
+            self._add(holder, there)
+        registered = _registered_in(holder) if is_module else ()
+        for name, value in [*getattr(holder, "__dict__", {}).items(), *registered]:
+            if _is_movable(value) and self._attribute_was_sent(name, holder, value):
+                self._add(value, there)
+        return len(there) > before
+
+    def _add(self, value: Any, there: set[int]) -> None:
+        """Of a module what Module.to moves, of a container all that is in it, of another object what its `to` moves."""
+        if isinstance(value, torch.nn.Module):
+            registered = [*tensors_in(value)]
+            gradients = [each.grad for each in registered if each.is_leaf and each.grad is not None]
+            there |= {*map(id, registered), *map(id, gradients)}
+            for each in modules_in(value):
+                self.sent_modules[id(each)] = each
+                there |= _by_own_apply(each, self.home)
+            if type(value) in self.around.classes:
+                self._add_moved_by_own(value, there)
+        elif isinstance(value, torch.Tensor):
+            there.add(id(value))
+        elif isinstance(value, torch.Generator):
+            self.generators.append(value)
+        elif isinstance(value, _DISTRIBUTIONS):
+            there |= {*map(id, held([value], torch.Tensor))}
+        elif isinstance(value, (dict, list, tuple)):
+            for each in value.values() if isinstance(value, dict) else value:
+                self._add(each, there)
+        elif type(value) in self.around.classes:
+            self._add_moved_by_own(value, there)
+        elif moves_itself(value):
+            there |= {*map(id, held([value], torch.Tensor))}
+            for each in held([value], torch.nn.Module):
+                self._add(each, there)
+
+    def _add_moved_by_own(self, value: Any, there: set[int]) -> None:
+        """What the method `to` of the user's class moves. What `super().to` moves of a module is there already."""
+        inherits = not isinstance(value, torch.nn.Module)
+        read = [(source, owner) for source in self._sources for owner in _owners(value)]
+        moved, kept = (
+            {name for source, owner in read for name in source.moved_by(owner, keeps=keeps, inherits=inherits)}
+            for keeps in (False, True)
+        )
+        for name, each in getattr(value, "__dict__", {}).items() if moved else ():
+            if not {name, ITSELF}.isdisjoint(kept if isinstance(each, torch.Tensor) else moved):
+                self._add(each, there)
+
+    def _was_sent(self, name: str, value: Any, scope: str = "") -> bool:
+        """Of a global, or of a variable around a function. `z.to(device)` moves a module in place, and not a tensor."""
+
+        def found(source: Source) -> Line | None:
+            inner = scope
+            while inner and (inner, name) not in source.names:
+                inner = scope_around(inner)
+            given = source.names.get((inner, name), ())
+            return self.placements.sent(source, given, is_tensor=isinstance(value, torch.Tensor))
+
+        return self._first(found) is not None
+
+    def _sent_elements(self, name: str, value: Any) -> list[Any]:
+        """Of a list, dict or namespace, the elements that were sent or put into it on the device."""
+        if isinstance(value, types.SimpleNamespace):
+            return [one for key, one in vars(value).items() if self._was_sent(f"{name}.{key}", one)]
+        if not isinstance(value, (list, tuple, dict, set, deque)):
+            return []
+        if self._was_sent(f"{name}[]", value):
+            return list(value.values()) if isinstance(value, dict) else list(value)
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        return [one for key, one in pairs if not _is_plain(one) and self._element_was_sent(name, key, one)]
+
+    def _element_was_sent(self, name: str, key: Any, value: Any) -> bool:
+        single = f"{name}[{key!r}]"
+        if any(source.names.get(("", single)) for source in self._sources):
+            return self._was_sent(single, value)
+        return self._first(lambda source: self.placements.part(source, name, key)) is not None
+
+    def _was_returned(self, name: str) -> bool:
+        """What a function of the file returns that calls it as the step calls its parameter."""
+
+        def found(source: Source) -> Line | None:
+            made = [each for scope in _makers(source, name) for each in source.names[scope, name]]
+            assigned = [each for each in made if not each.is_sent]
+            return self.placements.sent(source, assigned)
+
+        return self._first(found) is not None
+
+    def _is_sent_global(self, value: Any) -> bool:
+        """An object that is a variable of the user's module, too."""
+        names = {name for name, each in self._variables() if each is value}
+        return any(self._was_sent(name, value) for name in names)
+
+    def _attribute_was_sent(self, name: str, holder: Any, value: Any) -> bool:
+        owners = {each.__name__ for each in type(holder).__mro__[:-1]}
+
+        def found(source: Source) -> Line | None:
+            own = [each for each in source.attributes.get(name, ()) if each.owner in owners]
+            if any(each.scope.endswith(".__init__") for each in own):
+                own = [each for each in own if self._ran_before(each.scope)]
+            return self.placements.sent(source, own, is_tensor=isinstance(value, torch.Tensor))
+
+        return self._first(found) is not None
+
+    def _ran_before(self, scope: str) -> bool:
+        """Has a method run before the step, as far as calls outside of what the step runs tell?"""
+        name = scope.rpartition(".")[2]
+        during = {each.__qualname__ for each in self.around.functions} - {f"{scope.rpartition('.')[0]}.__init__"}
+        calls = (at for source in self._sources for _, at in source.calls.get(name, ()))
+        return name.startswith("__") or any(at not in during or at.endswith(".__init__") for at in calls)
+
+    @cached_property
+    def _sources(self) -> list[Source]:
+        files = (each.__code__.co_filename for each in self.around.functions)
+        return [*self.reasons.with_imported(dict.fromkeys((*files, *filter(None, [self.caller]))))]
+
+    def _first(self, ask: Callable[[Source], Line | None]) -> Line | None:
+        return next(filter(None, map(ask, self._sources)), None)
+
+    # ------------------------------------------------------------ where they are kept
+
+    def _globals(self) -> None:
+        files = {id(each.__globals__): each.__code__.co_filename for each in self.around.functions}
+        for (key, name), space in self.around.names.items():
+            file = files.get(key) or space.get("__file__")
+            if file is None or name not in space:
+                continue
+            value = space[name]
+            if isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
+                self._switches(value, self.reasons.source(file), space)
+            decided = self._variable(name, value, file, "", space)
+            if decided is not None:
+                line, new = decided
+                self._change(partial(space.__setitem__, name, new), partial(space.__setitem__, name, value))
+                self._lines[line].append(name)
+
+    def _variable(
+        self, name: str, value: Any, file: str, scope: str, space: Mapping[str, Any]
+    ) -> tuple[Line, Any] | None:
+        """The line that decided a variable, and its value where there is the device; None: nothing did."""
+        is_device = self._is_candidate(value) or self._is_no_accelerator(value, file, name, scope)
+        if not is_device and not is_for_the_cpu(value, self.home):
+            return None
+        source = self.reasons.source(file)
+        line, assigned = self.reasons.of_name(source, name, scope), source.names.get((scope, name), [])
+        if line is None or (is_device and value is not None and self.again.stays(assigned, source, space)):
+            return None
+        if value is False:
+            new = self.again.switch(assigned, source, space)
+        else:
+            new = self._new(value) if is_device else self._precision(name, value, line, assigned, source, space)
+        return None if new is None else (line, new)
+
+    def _precision(
+        self, name: str, value: Any, line: Line, assigned: list[Assigned], source: Source, space: Mapping[str, Any]
+    ) -> Any:
+        """The region or scaler that a variable or an attribute would have; None: that is not known, which is said."""
+        made = self.again.precision(assigned, source, space)
+        if made is not None:
+            self.made.append(made)
+        elif value is not None:
+            kind = getattr(value, "__name__", type(value).__name__)
+            self.assumed.append(
+                f"{name} stays a {kind}, as {line} decided where there is no {self.home.type}; make it in the step"
+            )
+        return made
+
+    def _switches(self, namespace: Any, source: Source, space: dict[str, Any]) -> None:
+        """`args.cuda = not args.no_cuda and torch.cuda.is_available()`"""
+        for name, value in vars(namespace).items():
+            if value is False:
+                assigned = source.attributes.get(name, [])
+                line = self.reasons.of_any(source, assigned)
+                if line is not None and self.again.switch(assigned, source, space):
+                    self._change(partial(setattr, namespace, name, True), partial(setattr, namespace, name, False))
+                    self._lines[line].append(name)
+
+    def _closure(self, function: types.FunctionType) -> None:
+        scope = scope_around(function.__qualname__)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+            file = function.__code__.co_filename
+            cells = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
+            decided = self._variable(name, value, file, scope, {**function.__globals__, **_locals_of(file), **cells})
+            if decided is not None:
+                line, new = decided
+                self._change(
+                    partial(setattr, cell, "cell_contents", new), partial(setattr, cell, "cell_contents", value)
+                )
+                self._lines[line].append(name)
+
+    def _defaults(self, function: types.FunctionType) -> None:
+        if not any(
+            map(self._is_candidate, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
+        ):
+            return
+        source = self.reasons.source(function.__code__.co_filename)
+        written = source.functions.get(function.__qualname__)
+        if written is None:
+            return
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        before, keywords = function.__defaults__ or (), dict(function.__kwdefaults__ or {})
+        own = dict(zip(reversed(names), reversed(before), strict=False))
+        new: dict[str, Any] = {}
+        for name, value in {**own, **keywords}.items():
+            default = default_of(written, name) if self._is_candidate(value) and not isinstance(value, bool) else None
+            line = None if default is None else self.reasons.of(source, default, scope_around(function.__qualname__))
+            if line is not None:
+                new[name] = self._new(value)
+                self._lines[line].append(name)
+        if new:
+            after = tuple(new.get(name, own[name]) for name in names[len(names) - len(before) :])
+            self._change(
+                partial(setattr, function, "__defaults__", after), partial(setattr, function, "__defaults__", before)
+            )
+            with_new = {name: new.get(name, value) for name, value in keywords.items()}
+            self._change(
+                partial(setattr, function, "__kwdefaults__", with_new or None),
+                partial(setattr, function, "__kwdefaults__", keywords or None),
+            )
+
+    def _class_attributes(self, kind: type) -> None:
+        for name, value in list(vars(kind).items()):
+            if self._is_candidate(value) and not isinstance(value, bool) and not name.startswith("__"):
+                line = self._first(lambda source, name=name: self.reasons.of_attribute(source, name, (kind.__name__,)))  # type: ignore[misc]
+                if line is not None:
+                    self._change(
+                        partial(type.__setattr__, kind, name, self._new(value)),
+                        partial(type.__setattr__, kind, name, value),
+                    )
+                    self._lines[line].append(f"{kind.__name__}.{name}")
+
+    def _change(self, do: Callable[[], object], back: Callable[[], object]) -> None:
+        self._changes.append((do, back))
+
+    def _is_candidate(self, value: Any) -> bool:
+        return is_candidate(value, self.home)
+
+    def _is_no_accelerator(self, value: Any, file: str, name: str, scope: str = "") -> bool:
+        """`device = torch.accelerator.current_accelerator()` is None where there is none."""
+        variable = ast.Name(name, ast.Load())
+        return value is None and self.reasons.is_current_accelerator(self.reasons.source(file), variable, scope)
+
+    def _new(self, value: Any) -> Any:
+        return on_device(value, self.home)
+
+
+def _makers(source: Source, name: str) -> list[str]:
+    """The functions that return a variable of this name."""
+    return [
+        scope
+        for scope, returned in source.returns.items()
+        if name not in parameters_of(source.functions[scope]) and any(names_of(each.value, name) for each in returned)
+    ]
+
+
+def _of_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
+    """The state that is where the parameters are: what has their shape."""
+    return {
+        id(value)
+        for parameter, its in optimizer.state.items()
+        for value in its.values()
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape
+    }
+
+
+def _by_own_apply(module: torch.nn.Module, home: torch.device) -> set[int]:
+    """What a module that overrides `_apply` moves: metrics move their states, Gaussian processes their data."""
+    moved: set[int] = set()
+    own = type(module)._apply
+    if own is torch.nn.Module._apply or own.__module__.startswith("torch."):
+        return moved
+
+    def seen(tensor: torch.Tensor) -> torch.Tensor:
+        moved.add(id(tensor))
+        return tensor
+
+    try:
+        with ReadAsCpu(home):  # it may remember the device by now
+            own(module, seen)  # type: ignore[no-untyped-call]
+    except Exception:  # then its move fails, too
+        return set()
+    return moved
+
+
+def _part_of(whole: Any, path: str) -> Any:
+    """A module or a tensor in a module, by the way a statement writes it: `.layers[0].weight`; None: no such thing."""
+    steps = []
+    is_a_way = path[:1] in (".", "[") and not path.endswith("[]")
+    node: ast.expr = ast.parse(f"whole{path}", mode="eval").body if is_a_way else ast.Name("")
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        steps.append(node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", None))
+        node = node.value
+    if not steps:
+        return None
+    for step in reversed(steps):
+        if not isinstance(whole, torch.nn.Module):
+            return None
+        held = {**whole._modules, **whole._parameters, **whole._buffers, **whole.__dict__}
+        members = [*whole._modules.values()]
+        whole = held.get(str(step)) if type(step) is not int else dict(enumerate(members)).get(step)
+    return whole if isinstance(whole, (torch.nn.Module, torch.Tensor)) else None
+
+
+def _is_method(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == name
+
+
+def _locals_of(file: str) -> dict[str, Any]:
+    """The variables of the functions of a file that are running."""
+    found: dict[str, Any] = {}
+    for frame in users_frames():
+        found |= frame.f_locals if frame.f_code.co_filename == file else {}
+    return found
+
+
+def _end(node: ast.expr) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+
+
+def _is_movable(value: Any) -> bool:
+    kinds = (torch.nn.Module, torch.Tensor, torch.Generator, dict, list, tuple, *_DISTRIBUTIONS)
+    return isinstance(value, kinds) or moves_itself(value)
+
+
+def _owners(holder: Any) -> set[str]:
+    return {each.__name__ for each in type(holder).__mro__[:-1]}
+
+
+def _registered_in(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    yield from torch.nn.Module.named_children(module)
+    yield from torch.nn.Module.named_parameters(module, recurse=False)
+    yield from torch.nn.Module.named_buffers(module, recurse=False)
+
+
+def _is_plain(value: Any) -> bool:
+    """Certainly without a tensor: a number or a text, or a container of such."""
+    inside = value.values() if type(value) is dict else value
+    return type(value) in ATOMS or (
+        type(value) in (list, tuple, set, dict) and all(type(each) in ATOMS for each in inside)
+    )
+
+
+def contents_of(function: types.FunctionType) -> Iterator[Any]:
+    """Of the cells of a closure."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            yield None
+
+
+SwitchedOff = Callable[[Any], bool]
+_POSITION = {"autocast": 2, "GradScaler": 5}  # of `enabled` among the arguments, by the name of what is called
+_WITHOUT_DEVICE = {"autocast": 0, "GradScaler": 4}  # of torch.cuda.amp's
+
+
+def switched_off_by(around: Captured, inventory: Inventory, caller: str, home: torch.device) -> SwitchedOff:
+    """Tells of an autocast region or a scaler whether the call that made it switched it off."""
+    reasons = Reasons()
+    again = Again(reasons, home)
+    files = dict.fromkeys([*(each.__code__.co_filename for each in around.functions), *([caller] if caller else ())])
+
+    def is_off(made: Any) -> bool:
+        positions = _WITHOUT_DEVICE if type(made).__module__.startswith("torch.cuda") else _POSITION
+        answers: list[bool | None] = []
+        for source in map(reasons.source, files):
+            for name, space in _variables(made, around):
+                for assigned in _assigned(source, name):
+                    answers += _answers(again, assigned.value, positions, source, assigned.scope, space)
+            for name, holder in _attributes(made, inventory):
+                for assigned in source.attributes.get(name, ()):
+                    answers += _answers(again, assigned.value, positions, source, assigned.scope, {"self": holder})
+        for function in _decorated_by(made):
+            source, space = reasons.source(function.__code__.co_filename), function.__globals__
+            written = source.functions.get(function.__qualname__)
+            for decorator in written.decorator_list if written is not None else ():
+                answers += _answers(again, decorator, positions, source, "", space)
+        return bool(answers) and all(each is False for each in answers)
+
+    return is_off
+
+
+def _variables(made: Any, around: Captured) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The variables that have it, each with the values of those beside it."""
+    for function in around.functions:
+        own = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
+        space = {**function.__globals__, **own}
+        yield from ((name, space) for name, value in space.items() if value is made)
+    for frame in users_frames():
+        space = {**frame.f_globals, **frame.f_locals}
+        yield from ((name, space) for name, value in space.items() if value is made)
+
+
+def _attributes(made: Any, inventory: Inventory) -> Iterator[tuple[str, Any]]:
+    """The attributes that have it, each with their object."""
+    for holder, _ in inventory.holders.values():
+        own = getattr(holder, "__dict__", None)
+        yield from ((name, holder) for name, value in own.items() if value is made) if type(own) is dict else ()
+
+
+def _assigned(source: Source, name: str) -> Iterator[Assigned]:
+    """What is assigned to a variable of this name, in any scope."""
+    for (_, each), given in source.names.items():
+        yield from given if each == name else ()
+
+
+def _answers(
+    again: Again, expression: ast.expr, positions: dict[str, int], source: Source, scope: str, space: dict[str, Any]
+) -> Iterator[bool | None]:
+    """For each call in an expression that makes such an object: is it on? None: that cannot be told."""
+    for call in ast.walk(expression):
+        if isinstance(call, ast.Call) and called(call) in positions:
+            position = positions[called(call)]
+            given = [each.value for each in call.keywords if each.arg == "enabled"] or call.args[
+                position : position + 1
+            ]
+            yield again.truth(given[0], source, scope, space) if given else True
+
+
+def _decorated_by(region: Any) -> Sequence[types.FunctionType]:
+    """The function that `@torch.autocast(...)` stands above, and that is about to run."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "decorate_autocast":
+            function = frame.f_locals.get("func")
+            is_its = frame.f_locals.get("autocast_instance") is region
+            return [function] if is_its and isinstance(function, types.FunctionType) else []
+        frame = frame.f_back
+    return []

@@ -1,0 +1,640 @@
+"""The stage: every operation of the step comes by here, is checked for its devices and done with what is behind."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+
+from torchmove.rehearsing.device_rules import Operator, operator, strays
+from torchmove.rehearsing.generators import on_the_cpu, place_of_generator
+from torchmove.rehearsing.memory import Meter, weigh
+from torchmove.rehearsing.origins import bare_root, converted, factory, name_of, outsider, users_name
+from torchmove.rehearsing.provenance import Line, Origin, called_by_user, users_line
+from torchmove.rehearsing.shapes import (
+    LACKING,
+    MOST_BYTES,
+    ONLY_ON_CUDA,
+    Inference,
+    as_shape,
+    is_known,
+    made,
+    nbytes_of,
+    nobody_has,
+    without_bytes,
+)
+from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves, mapped
+from torchmove.surveying.composites import is_window
+
+aten = torch.ops.aten
+Tell = Callable[[Any, str, Line], None]  # a stray, the operation, and where
+Find = Callable[[Line, str, str, str], object]  # where, which kind, why, and what to do
+
+
+class CannotGoOn(Exception):
+    """Shapes alone do not tell how the step goes on; says why."""
+
+
+class NotFollowed(Exception):
+    """The step does what no rehearsal follows; says what."""
+
+
+class NotOnDevice(TypeError):
+    """The device refuses this; says what, and what to do instead."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why)
+        self.remedy = remedy
+
+    @classmethod
+    def dtype(cls, place: torch.device, dtype: torch.dtype) -> NotOnDevice:
+        convert = ".to(torch.complex64)" if dtype.is_complex else ".float()"
+        name = str(dtype).removeprefix("torch.")
+        return cls(f"{place.type} has no {name}", f"convert it before it is on {place.type}: {convert}")
+
+
+class Refused(NamedTuple):
+    """What torch's kernels or shape functions have refused: no doing of the simulation's."""
+
+    error: BaseException
+
+
+@contextmanager
+def outside_simulation() -> Iterator[None]:
+    """For operations that are ours, on what is behind the stand-ins."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        yield
+
+
+class Over(BaseException):
+    """The step is over, and nobody plays on: what is there now is real."""
+
+
+class Task:
+    """Something that runs beside the step."""
+
+    def __init__(self, daemon: bool) -> None:
+        self.daemon = daemon
+        self.touched = False  # it has done something with torch
+        self.ended = False
+
+
+class Made(NamedTuple):
+    """Where a tensor that is made from nothing comes to be, and its origin; none: torch itself has made it."""
+
+    place: torch.device
+    origin: Origin | None
+
+
+class Now(threading.local):
+    """What is going on, in each thread of the step."""
+
+    making: Callable[[], Made] | None = None  # asked when a tensor is made from nothing; a call of torch's is under way
+    backward_on = CPU  # where a backward pass that is under way makes its tensors
+    generator: torch.Generator | None = None  # of the call that is under way: torch's C++ hands on another object
+    task: Task | None = None  # what runs in this thread, if that is not the step itself
+
+
+class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, home: torch.device, *, real: bool, tell: Tell, find: Find) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.home, self.real, self.tell, self.find = home, real, tell, find
+        self.meter = Meter()
+        self.now = Now()
+        self.inference = Inference()
+        self.over = False  # the step has ended, or this is another process
+        self.one_at_a_time = threading.RLock()
+        self.left: Line | None = None  # where weights were moved off the device that were then computed with
+        self.weights_left = False
+        self.saved: dict[int, torch.device] = {}  # the places of tensors that are being pickled, by their address
+        self.not_written: set[str] = set()  # the names of files that the step has saved
+        self.refused: Refused | None = None  # the last thing that torch refused
+        self.lacking: dict[Line, NotOnDevice] = {}  # what the device does not have, by the line that asked for it
+        self.guessed: dict[Line, str] = {}  # where a number was taken that shapes alone do not give
+        self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
+        self.cpus: dict[int, tuple[torch.device, Origin | None]] = {}  # what tensors said when asked for their device
+        self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch has made, and their places
+        self.sent: set[int] = set()  # tensors of datasets that were sent before the step
+        self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
+        self.copies: dict[int, tuple[Tensor, Tensor]] = {}  # of those that play themselves on a real device
+        self.themselves: dict[int, Itself] = {}  # tensors that no stand-in can play
+        self.built: dict[int, Any] = {}  # modules that the step has built
+        self.told_generators: set[int] = set()
+        self.default_device: torch.device | None = None  # where the default device was decided before the rehearsal
+        self.given_context = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
+        self.roots: dict[Any, Origin] = {}  # of origins that have one cause
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # keeping torch's compiler out means importing it, and nothing is compiled here
+
+    def note(self, why: str) -> None:
+        """Something that waits for the device; it does not fail."""
+        self.find(users_line(), "synchronises", why, "avoid this sync, or call it less often")
+
+    def root(self, *cause: object) -> Origin:
+        """What is wrong for one cause is reported once."""
+        return self.roots.setdefault(cause, bare_root())
+
+    def weight_moved(self, weight: StandIn, place: torch.device) -> None:
+        """A weight that was on the device and goes elsewhere: by a device that was decided before, perhaps."""
+        if place is self.home:
+            weight._left = None
+        elif weight._place is self.home:
+            weight._left, self.weights_left = users_line(), True
+
+    def close(self) -> None:
+        """After the rehearsal: what was kept for its time."""
+        for kept in (
+            self.unknown,
+            self.cpus,
+            self.inside,
+            self.shadows,
+            self.themselves,
+            self.copies,
+            self.built,
+            self.roots,
+            self.saved,
+        ):
+            kept.clear()
+
+    # ------------------------------------------------------------ stand-ins
+
+    def storage_for(self, tensor: Tensor, *, weighs: bool = False) -> Tensor:
+        """Something like the storage behind a real tensor, as bytes; a weight is known by its shape alone."""
+        with outside_simulation():
+            storage = tensor.untyped_storage()
+            small = not weighs and storage.nbytes() <= MOST_BYTES
+            if (self.real or small) and tensor.device.type != "meta":
+                return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage).cpu().clone()
+            return torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+
+    def window(self, base: Tensor, like: Tensor) -> Tensor:
+        """A window such as a real tensor is, on what is like its storage."""
+        with outside_simulation():
+            data = like.data
+            empty = torch.empty(0, dtype=data.dtype, device=base.device)
+            return empty.set_(base.untyped_storage(), data.storage_offset(), data.size(), data.stride())
+
+    def wrap(self, behind: Tensor, place: torch.device, origin: Origin | None) -> StandIn:
+        if place is self.home:
+            self.meter.see(behind)
+            if place.type == "mps" and behind.dtype in _NOT_ON_MPS:
+                self.lacking[users_line()] = lacking = NotOnDevice.dtype(place, behind.dtype)
+                raise lacking
+        made = StandIn(behind, place, self, origin)
+        if origin is not None and (origin.tensor is None or origin.tensor() is None):
+            origin.tensor = weakref.ref(made)
+        return made
+
+    def stand_in(self, tensor: Tensor, place: torch.device, origin: Origin | None) -> StandIn:
+        """For a real tensor, by itself."""
+        with outside_simulation():
+            trained = tensor.requires_grad
+        made = self.wrap(self.window(self.storage_for(tensor), tensor), place, origin)
+        made.requires_grad_(trained)
+        return made
+
+    def adopt(self, made: Any, where: Made | None = None) -> Any:
+        """What torch has made out of values is real at first."""
+        if isinstance(made, StandIn) or not isinstance(made, Tensor):
+            return made
+        where = where or self.made_now()
+        if not _has_stand_in(made):
+            return self.itself(made, where.place, where.origin).tensor
+        return self.stand_in(made, where.place, where.origin)
+
+    def made_now(self) -> Made:
+        """Where something that is made from nothing comes to be, at this moment."""
+        return Made(self.now.backward_on, None) if self.now.making is None else self.now.making()
+
+    def admit(self, each: Any) -> Any:
+        """A tensor that an operation is given, as a stand-in."""
+        return each if isinstance(each, StandIn) or not _has_stand_in(each) else self.shadow(each)
+
+    def shadow(self, tensor: Tensor) -> StandIn:
+        """A real tensor that nobody gave: a global, say. It is not touched; what the step does, it does to this."""
+        if id(tensor) not in self.shadows:
+            _, place = self.inside.pop(id(tensor), (None, self.home if id(tensor) in self.sent else None))
+            standin = self.stand_in(tensor, place or CPU, None if place else outsider(tensor, self.home))
+            self.shadows[id(tensor)] = (tensor, standin)
+        return self.shadows[id(tensor)][1]
+
+    def itself(self, tensor: Tensor, place: torch.device | None = None, origin: Origin | None = None) -> Itself:
+        """A tensor that plays itself, and where it is."""
+        if id(tensor) not in self.themselves:
+            known = place is not None or is_lazy(tensor)
+            self.themselves[id(tensor)] = Itself(tensor, place or CPU, origin if known else outsider(tensor, self.home))
+        return self.themselves[id(tensor)]
+
+    def send_itself(self, tensor: Tensor, place: torch.device | None, dtype: torch.dtype | None, copy: bool) -> Tensor:
+        before = self.itself(tensor)
+        if is_lazy(tensor):  # without a shape, the same tensor on any device
+            with outside_simulation():
+                tensor.data = tensor.data.to(dtype)
+            before._place, before._origin = place or before._place, None if place is self.home else before._origin
+            return tensor
+        sent = tensor.to(dtype or tensor.dtype, copy=copy or (place is not None and place is not before._place))
+        origin = before._origin if place is None or place is before._place else None
+        self.themselves[id(sent)] = Itself(sent, place or before._place, origin)  # to torch it was made on the CPU
+        return sent
+
+    def cpu_of(self, standin: StandIn) -> torch.device:
+        """The CPU, as an object of its own: what is made on the device of a stray has come from that."""
+        device = torch.device("cpu")
+        self.cpus[id(device)] = (device, standin._origin)
+        return device
+
+    # ------------------------------------------------------------ operations
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {})) if self.over else self.run(func, args, kwargs or {})
+
+    def goes_on(self) -> bool:
+        """False: what is done now is done for real. Not by a thread of the step's, which does nothing any more."""
+        task = self.now.task
+        if task is not None:
+            task.touched = True
+            if self.over:
+                raise Over
+        return not self.over
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        with self.one_at_a_time, torch._C.DisableTorchFunction():
+            if self.over and self.now.task is not None:
+                raise Over
+            return self._run(func, args, kwargs)
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        about = operator(func)
+        if about.role == "lift":
+            return self.adopt(args[0], Made(CPU, converted(self)) if self.now.making is None else None)
+        given: list[Any] = []
+        behind = self._opened(args, given)
+        if about.role in ("detach", "add"):
+            _bring_back(given)
+        named = {name: self._opened((each,), given)[0] for name, each in kwargs.items()} if kwargs else kwargs
+        if about.role == "empty" and self._is_made_inside(func, args, kwargs):
+            return self.made_inside(func, args, kwargs)
+        if about.role == "pack":
+            self._check_lengths(args[1])
+        place = given[0]._place if given else CPU
+        for each in given:
+            if each._place is not place:
+                place = self._check_places(about, func, args, kwargs, given)
+                break
+        if not given or (self.now.making is not None and kwargs.get("device") is not None):
+            where = self.made_now()
+            if not given and self.now.making is None and called_by_user():
+                # In a hook of autograd's, where torch leaves the disguise out.
+                where = Made(CPU, factory(self, about.name, users_line()))
+            place, origin = where
+        else:
+            origin = _origin_of(given) if place is not self.home else None
+        try:
+            out = self._done(about, func, behind, named, given)
+        except (CannotGoOn, NotFollowed, NotOnDevice):
+            raise
+        except Exception as error:
+            self.refused = Refused(error)
+            raise
+        if self.weights_left and self.left is None and about.is_pure and func.overloadpacket not in _COPIES:
+            self.left = next((each._left for each in given if type(each) is StandIn and each._left), None)
+        if about.counts_versions:
+            torch.autograd.graph.increment_version([each for each in leaves(args[:1]) if type(each) is StandIn])
+        if about.lacks and place is self.home:
+            self._check_kernel(about, given)
+        if about.draws and self.now.generator is not None:
+            self._check_generator(about, place_of_generator(self.now.generator), place)
+        if about.role == "weighed" and place is self.home:
+            weigh(self.meter, func, behind, out)
+        if about.role == "detach" and _accumulates():
+            place = self._check_gradient(given[0], place)
+            self.meter.mark(out, "gradients")
+        if about.returns_first:
+            return self.admit(args[0]) if args else out
+        if not about.is_pure and torch.is_inference_mode_enabled() and not all(_is_inference(each) for each in given):
+            with torch.inference_mode(False):  # a view of an ordinary tensor is an ordinary tensor
+                wrapped = self._wrapped(out, place, origin)
+        else:
+            wrapped = self._wrapped(out, place, origin)
+        if about.role == "pack":
+            wrapped = (wrapped[0], self.real_sizes(out[1]))
+        return wrapped if about.is_pure else self._aliased(about, func, args, kwargs, wrapped)
+
+    def _opened(self, args: Any, given: list[Any]) -> list[Any]:
+        """Arguments with what is behind their stand-ins; those, and tensors that play themselves, come into `given`."""
+        found: list[Any] = []
+        for each in args:
+            kind = type(each)
+            if kind is StandIn:
+                if each._result_of_sending is not None:
+                    each._result_of_sending.used = True
+                if self.unknown:
+                    self.knows(each)
+                given.append(each)
+                found.append(each._behind)
+            elif kind is list or kind is tuple:
+                found.append(self._opened(each, given))
+            elif isinstance(each, Tensor):
+                admitted = self.admit(each)
+                if admitted is each:
+                    given.append(self.itself(each))
+                    found.append(self.on_the_cpu(each))
+                else:
+                    found += self._opened((admitted,), given)
+            else:
+                found.append(each)
+        return found
+
+    def on_the_cpu(self, itself: Tensor) -> Tensor:
+        """What is behind a tensor that plays itself: of one on a real device, a copy."""
+        if itself.device.type in ("cpu", "meta"):
+            return itself
+        if id(itself) not in self.copies:
+            with outside_simulation():
+                self.copies[id(itself)] = (itself, itself.cpu())
+        return self.copies[id(itself)][1]
+
+    def _check_places(
+        self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]
+    ) -> torch.device:
+        """Report the tensors that cannot be taken together with the others. Where is the result?"""
+        args, kwargs = mapped(self._told_apart, (args, kwargs))
+        for stray in strays(func, args, kwargs, self.home):
+            self.tell(stray, about.name, users_line())
+            if type(stray) is StandIn and stray.grad_fn is not None:
+                # As the gradient of `stray.to(device)` would.
+                stray.register_hook(partial(self._taken_back, stray._origin))  # type: ignore[no-untyped-call]
+            stray._place = self.home  # the run goes on as if it had been mended
+        # A number on the CPU goes with the others.
+        return next((each._place for each in given if each._place is not CPU), CPU)
+
+    def _taken_back(self, origin: Origin | None, grad: Any) -> Any:
+        """The gradient of something computed on the CPU goes there."""
+        return self.wrap(grad._behind, CPU, origin) if type(grad) is StandIn else grad
+
+    def _check_generator(self, about: Operator, its: torch.device, place: torch.device) -> None:
+        if its is not place and id(self.now.generator) not in self.told_generators:
+            self.told_generators.add(id(self.now.generator))
+            why = f"{about.name} on {place} with a generator on {its}: torch takes one on the same device only"
+            self.find(users_line(), "generator", why, f"torch.Generator(device={name_of(place)})")
+
+    def _check_gradient(self, gradient: Any, place: torch.device) -> torch.device:
+        """Report what a function or a hook has returned for a tensor on another device."""
+        leaf = getattr(torch._C._current_autograd_node(), "variable", None)
+        if type(leaf) is not StandIn or leaf._place is place or gradient.dim() == 0:
+            return place
+        if place is CPU:
+            self.tell(gradient, "a gradient", users_line())
+        return leaf._place
+
+    def _check_kernel(self, about: Operator, given: list[Any]) -> None:
+        """Report a dtype that the CPU's kernel has taken and that the device has none for; the run goes on."""
+        dtype = next((each.dtype for each in given if type(each) is StandIn and each.dtype in about.lacks), None)
+        if dtype is not None and self.home.type == "cuda":
+            why = f"CUDA has no kernel of {about.name} for {str(dtype).removeprefix('torch.')}, though the CPU has one"
+            self.find(users_line(), "dtype", why, "compute it in float32: .float()")
+
+    def _told_apart(self, each: Any) -> Any:
+        admitted = self.admit(each)
+        return self.itself(each) if isinstance(admitted, Tensor) and type(admitted) is not StandIn else admitted
+
+    def _wrapped(self, out: Any, place: torch.device, origin: Origin | None) -> Any:
+        if isinstance(out, Tensor):
+            return self.wrap(out, place, origin) if _has_stand_in(out) else self.itself(out, place, origin).tensor
+        if isinstance(out, (tuple, list)):
+            return type(out)([self._wrapped(each, place, origin) for each in out])
+        return out
+
+    def _check_lengths(self, lengths: Any) -> None:
+        if type(lengths) is StandIn and lengths._place is not CPU:
+            why = f"pack_padded_sequence reads lengths on the CPU, and they are on {lengths._place}"
+            self.on_the_host(lengths, why, "lengths")
+
+    def on_the_host(self, tensor: StandIn, why: str, name: str = "x") -> None:
+        """Report a tensor that is on the device and is read on the CPU; the run goes on as if it had been there."""
+        self.find(users_line(), "host", why, f"{users_name(tensor) or name}.cpu()")
+        tensor._place = CPU
+
+    def refuse(self, error: Exception) -> NoReturn:
+        """Raise what torch would raise."""
+        self.refused = Refused(error)
+        raise error
+
+    def real_sizes(self, sizes: Tensor) -> Tensor:
+        """The sizes of the batches of a packed sequence: torch's C++ reads them by their address."""
+        if not is_known(sizes):
+            raise CannotGoOn("a packed sequence needs the values of its lengths")
+        self.inside[id(sizes)] = (sizes, CPU)
+        return sizes
+
+    def _aliased(self, about: Operator, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+        if about.views and type(args[0]) is StandIn and type(out) is StandIn:
+            torch._functionalize_unsafe_set(out, args[0])
+            return out
+        args, kwargs = mapped(self.admit, (args, kwargs))
+        if any(isinstance(each, Tensor) and not isinstance(each, StandIn) for each in leaves((args, kwargs, out))):
+            return out  # a sparse one has no storage to share
+        return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[no-untyped-call]
+
+    def _is_made_inside(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        if self.now.making is None and called_by_user():
+            return False  # torch.Tensor(3, 4)
+        return self.made_now().origin is None and (self.real or self.fits(func, args, kwargs))
+
+    def made_inside(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        """Room that torch's C++ has asked for: it may write to it by its address. Real, until an operation uses it."""
+        made: Tensor = func(*args, **{**kwargs, "device": CPU, "pin_memory": False})
+        self.inside[id(made)] = (made, self.made_now().place)
+        return made
+
+    # ------------------------------------------------------------ with what is behind
+
+    def knows(self, standin: StandIn) -> bool:
+        """Are its values known? Not if something unknown was written to its storage."""
+        behind = standin._behind
+        if not is_known(behind):
+            return False
+        if not self.unknown:
+            return True
+        base = self.unknown.get(behind.untyped_storage()._cdata)
+        if base is not None:
+            standin._behind = self.window(base, behind)
+        return base is None
+
+    def state_of_generator(self, state: Any) -> Any:
+        """As real bytes: it is read by its address, on the CPU."""
+        if not isinstance(state, StandIn):
+            return state
+        if state._place is not CPU:
+            self.on_the_host(
+                state, f"the state of a generator is read on the CPU, and it is on {state._place}", "state"
+            )
+        if not self.knows(state):
+            raise CannotGoOn("the state of a generator needs values")
+        return state._behind
+
+    def value_of(self, standin: StandIn) -> Tensor:
+        """For a pickle."""
+        if standin._place is not CPU:
+            self.note("saving waits for the device and brings values to the CPU")
+        if not self.knows(standin):
+            raise CannotGoOn("a pickle needs the values of tensors")
+        with outside_simulation():
+            value = standin._behind.detach().requires_grad_(standin.requires_grad)
+            self.saved[value.untyped_storage().data_ptr()] = standin._place
+            return nn.Parameter(value, value.requires_grad) if getattr(standin, "_is_param", False) else value
+
+    def fits(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Are the results of an operation small enough to be computed?"""
+        try:
+            return nbytes_of(self.inference.shapes(func, args, kwargs)) <= MOST_BYTES
+        except (NotImplementedError, RuntimeError):
+            return True
+
+    def _done(self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> Any:
+        if isinstance(kwargs.get("generator"), torch.Generator):
+            kwargs = {**kwargs, "generator": on_the_cpu(self.now.generator or kwargs["generator"])}
+        if kwargs.get("device") is not None or (about.makes and not given):
+            kwargs = {**kwargs, "device": CPU}
+        if self.real:
+            return _computed(func, args, kwargs)
+        known = [self.knows(each) for each in given if type(each) is StandIn]
+        if all(known) and (not about.is_pure or self.fits(func, args, kwargs)):
+            with suppress(NotImplementedError):  # the CPU cannot, but its shapes are known
+                return _computed(func, args, kwargs)
+        return self._done_in_shapes(about, func, args, kwargs, given)
+
+    def _done_in_shapes(self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> Any:
+        if func is _PACK and is_known(args[1]):
+            zeros = torch.zeros((), dtype=args[0].dtype).expand(args[0].size())
+            packed, sizes = func(zeros, *args[1:], **kwargs)
+            return as_shape(packed), sizes
+        if func.overloadpacket in _MASKED:
+            args = [args[0], _without_masks(args[1]), *args[2:]]
+        if not about.is_pure:
+            self._forget_written(func, args, kwargs, given)
+            args, kwargs = mapped(without_bytes, (args, kwargs))
+        try:
+            if about.is_pure or about.only_writes:
+                return made(self.inference.shapes(func, args, kwargs))
+            self.inference.check_dtypes(func, args, kwargs)
+            return func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            if not func._schema.returns:
+                return None  # it only writes, and that nobody will see
+            if "meta" in str(error).lower() or "data-dependent" in str(error):
+                raise CannotGoOn(f"{about.name} depends on values") from None
+            raise
+
+    def _forget_written(self, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> None:
+        """Something unknown will be written to the tensors that an operation changes."""
+        written = {
+            id(leaf)
+            for argument, value in [*zip(func._schema.arguments, args, strict=False), *_named(func, kwargs)]
+            if argument.is_write
+            for leaf in leaves(value)
+        }
+        for each in given:
+            if type(each) is StandIn and id(each._behind) in written and self.knows(each):
+                storage = each._behind.untyped_storage()
+                key = storage._cdata
+                with outside_simulation():
+                    self.unknown[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+                weakref.finalize(storage, self.unknown.pop, key, None)
+                self.knows(each)
+
+
+_COPIES = {aten._to_copy, aten.clone, aten.empty_like, aten.zeros_like, aten.ones_like, aten.randn_like}
+_MASKED = {aten.index, aten.index_put, aten.index_put_}
+_PACK = aten._pack_padded_sequence.default
+_NOT_ON_MPS = {torch.float64, torch.complex128}
+
+
+def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """With real bytes. Where the CPU lacks a kernel for a dtype that a GPU has, by one for float32."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError as error:
+        lacking = _lacking_in(str(error))
+        if not lacking or nobody_has(func, lacking):
+            raise
+        if lacking not in ("Half", "BFloat16") and func.overloadpacket not in ONLY_ON_CUDA:
+            raise CannotGoOn(f"the CPU has no kernel of {func.overloadpacket.__name__} for {lacking}") from error
+        dtypes = [each.dtype for each in leaves((args, kwargs)) if isinstance(each, Tensor)]
+        lesser = next((dtype for dtype in dtypes if dtype is not torch.float32), None)
+        if lesser is None:
+            raise
+    args, kwargs = mapped(
+        lambda each: each.float() if isinstance(each, Tensor) and each.dtype == lesser else each, (args, kwargs)
+    )
+    return mapped(
+        lambda each: each.to(lesser) if isinstance(each, Tensor) and each.dtype is torch.float32 else each,
+        func(*args, **kwargs),
+    )
+
+
+def _lacking_in(said: str) -> str:
+    """The dtype that the CPU has no kernel for, as torch names it; "": an error says something else."""
+    if "could not create a primitive" in said:  # oneDNN, of an LSTM
+        return "Half"
+    found = LACKING.search(said)
+    return "" if found is None else found["dtype"]
+
+
+def _without_masks(indices: Any) -> list[Any]:
+    """A known mask selects known places, whatever it selects from."""
+    found: list[Any] = []
+    for each in indices:
+        is_mask = isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) and is_known(each)
+        found += [as_shape(one) for one in each.nonzero(as_tuple=True)] if is_mask else [each]
+    return found
+
+
+def _has_stand_in(each: Any) -> bool:
+    """A sparse tensor has none, nor has a parameter that waits for its shape."""
+    if not isinstance(each, Tensor):
+        return False
+    if type(each) is Tensor:
+        if torch._C._functorch.is_functorch_wrapped_tensor(each):
+            raise NotFollowed("torch.func's transforms wrap tensors, and a rehearsal cannot look inside")
+        return is_window(each)
+    return not is_lazy(each) and is_window(each)
+
+
+def _named(func: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    return ((each, kwargs[each.name]) for each in func._schema.arguments if each.name in kwargs)
+
+
+def _origin_of(given: list[Any]) -> Origin | None:
+    """What is computed from a stray is a stray of the same kind."""
+    return next((each._origin for each in given if each._origin is not None), None)
+
+
+def _is_inference(each: Any) -> bool:
+    return type(each) is StandIn and each.is_inference()
+
+
+def _bring_back(given: list[Any]) -> None:
+    """The gradient of a number on the CPU goes there, as autograd takes it to its leaf."""
+    node = torch._C._current_autograd_node()
+    leaf = getattr(node, "variable", None)
+    if type(leaf) is StandIn and leaf._place is CPU and leaf.dim() == 0:
+        for each in given:
+            if each.dim() == 0:
+                each._place = CPU
+
+
+def _accumulates() -> bool:
+    """Is autograd about to put a gradient where it belongs?"""
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name().endswith("AccumulateGrad")

@@ -1,0 +1,223 @@
+"""What an expression of a user's file is worth on a machine with the device: it is evaluated again.
+
+Only what asks for a device, compares and chooses is evaluated, and what makes a region of mixed precision or a gradient
+scaler. A name is looked up among the variables; if its own value was decided, that is evaluated again too.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+
+from torchmove.rehearsing.runtime import simulated_type
+from torchmove.rehearsing.sources import ASKS, DEEP, Assigned, Reasons, Source, called, scope_around
+
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
+_PRECISION = {"autocast", "GradScaler"}
+_MADE = {*_PRECISION, "nullcontext", "device", "bool", "str"}
+_COMPARING: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda one, other: one in other,
+    ast.NotIn: lambda one, other: one not in other,
+}
+
+
+class CannotTell(Exception):
+    """Evaluating it would do more than ask, or a name has no value."""
+
+
+def is_candidate(value: Any, home: torch.device) -> bool:
+    """Can it have been decided: another device, its name, a tensor type of the CPU's, a switch that is off?"""
+    if isinstance(value, torch.device):
+        return value.type != home.type
+    if isinstance(value, type):
+        return value.__module__ in ("torch", f"torch.{home.type}") and value.__name__.endswith("Tensor")
+    return value is False or (type(value) is str and _DEVICE.match(value) is not None and value != home.type)
+
+
+def on_device(value: Any, home: torch.device) -> Any:
+    """What a device, its name or a tensor type would be on a machine that has the device."""
+    bare = torch.device(home.type) if not home.index else home
+    if value is None or isinstance(value, torch.device):
+        return bare
+    if isinstance(value, str):
+        return str(bare)
+    if isinstance(value, type):
+        return simulated_type(value, home)
+    return value
+
+
+def is_for_the_cpu(value: Any, home: torch.device) -> bool:
+    """Is it what stands for mixed precision where there is no device: nothing, or a region or a scaler of the CPU's?"""
+    if isinstance(value, torch.autocast):
+        return bool(value.device != home.type)
+    if isinstance(value, functools.partial):
+        return value.func is torch.autocast and home.type not in (*value.args, *value.keywords.values())
+    is_nothing = value is None or value is nullcontext or isinstance(value, nullcontext)
+    return is_nothing or (isinstance(value, torch.amp.GradScaler) and value._device != home.type)
+
+
+def assigned_to(name: str, source: Source, scope: str) -> tuple[str, list[Assigned]]:
+    """The scope in which a variable is found from another one, and what is assigned to it there."""
+    while scope and not source.names.get((scope, name)):
+        scope = scope_around(scope)
+    return scope, source.names.get((scope, name), [])
+
+
+def makes_precision(expression: ast.expr) -> bool:
+    return any(isinstance(node, ast.Call) and called(node) in _PRECISION for node in ast.walk(expression))
+
+
+class Again:
+    """Attributes:
+    off: regions and scalers that were made anew and are switched off by the expression that makes them.
+    """
+
+    def __init__(self, reasons: Reasons, home: torch.device) -> None:
+        self.reasons, self.home = reasons, home
+        self.off: list[Any] = []
+        self._under_way: set[int] = set()  # the assignments of switches that are evaluated
+
+    def switch(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> bool | None:
+        """The truth of a switch; None: it stays off, or that cannot be told."""
+        runs = [each for each in assigned if self._runs(each, source, space) is not False]
+        return any(self.truth(each.value, source, each.scope, space) for each in runs) or None
+
+    def _runs(self, assigned: Assigned, source: Source, space: Mapping[str, Any]) -> bool | None:
+        """Would the statement run, by the tests around it?"""
+        answers = {self.truth(test, source, assigned.scope, space) for test in assigned.tests}
+        return False if False in answers else None if None in answers else True
+
+    def truth(self, node: ast.expr, source: Source, scope: str, space: Mapping[str, Any]) -> bool | None:
+        try:
+            return bool(self.value(node, source, scope, space))
+        except Exception:  # its names have other values by now
+            return None
+
+    def stays(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> bool:
+        """Is a device that was decided on the CPU also where there is the device: by a switch that is off, or by a
+        later statement?"""
+        for each in reversed(assigned):
+            runs = self._runs(each, source, space)
+            if runs is not False:
+                with suppress(Exception):  # its names have other values by now
+                    value = self.value(each.value, source, each.scope, space)
+                    of_cpu = value.__module__ == "torch" if isinstance(value, type) else is_candidate(value, self.home)
+                    return runs is True and of_cpu
+                return False
+        return False
+
+    def precision(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> Any:
+        """The region or the scaler that a variable would have; None: it would have none, or that cannot be told."""
+        for each in reversed(assigned):
+            if makes_precision(each.value) and self._runs(each, source, space):
+                with suppress(Exception):  # its names have other values by now
+                    made = self.value(each.value, source, each.scope, space)
+                    return None if is_for_the_cpu(made, self.home) else made
+        return None
+
+    def value(self, node: ast.expr, source: Source, scope: str, space: Mapping[str, Any], deep: int = 0) -> Any:
+        """Raises CannotTell, or whatever computing it raises."""
+
+        def of(inner: ast.expr) -> Any:
+            return self.value(inner, source, scope, space, deep + 1)
+
+        if deep > DEEP:
+            raise CannotTell
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self._named(node.id, source, scope, space, deep)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(of(node.value), node.attr, source, space)
+        if isinstance(node, ast.Subscript):
+            return of(node.value)[of(node.slice)]
+        if isinstance(node, ast.IfExp):
+            return of(node.body) if of(node.test) else of(node.orelse)
+        if isinstance(node, ast.BoolOp):
+            return self._joined(node, of)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return not of(node.operand)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            return _COMPARING[type(node.ops[0])](of(node.left), of(node.comparators[0]))
+        if isinstance(node, ast.Call):
+            return self._called(node, of)
+        raise CannotTell
+
+    def _attribute(self, holder: Any, name: str, source: Source, space: Mapping[str, Any]) -> Any:
+        found, assigned = getattr(holder, name), source.attributes.get(name, [])
+        if not is_candidate(found, self.home) or self.reasons.of_attribute(source, name) is None:
+            return found
+        owners = {each.__name__ for each in type(holder).__mro__[:-1]}
+        own = [each for each in assigned if each.owner in owners]
+        space = {**space, "self": holder}
+        return found if self.stays(own, source, space) else self._there(found, own or assigned, source, space)
+
+    def _joined(self, node: ast.BoolOp, of: Callable[[ast.expr], Any]) -> Any:
+        found: Any = None
+        for each in node.values:
+            found = of(each)
+            if bool(found) is isinstance(node.op, ast.Or):
+                return found
+        return found
+
+    def _called(self, node: ast.Call, of: Callable[[ast.expr], Any]) -> Any:
+        name = called(node)
+        if name in ASKS:
+            return {"device_count": 1, "current_accelerator": torch.device(self.home.type)}.get(name, True)
+        if name not in _MADE or any(each.arg is None for each in node.keywords):
+            raise CannotTell
+        given, named = [*map(of, node.args)], {each.arg: of(each.value) for each in node.keywords if each.arg}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no such device
+            made = of(node.func)(*given, **named)
+        if named.get("enabled") is False:
+            self.off.append(made)
+        return made
+
+    def _named(self, name: str, source: Source, scope: str, space: Mapping[str, Any], deep: int) -> Any:
+        scope, assigned = assigned_to(name, source, scope)
+        if name not in space:
+            if len(assigned) != 1:
+                return _builtin(name)
+            return self.value(assigned[0].value, source, assigned[0].scope, space, deep + 1)
+        value = space[name]
+        if value is None and self.reasons.is_current_accelerator(source, ast.Name(name, ast.Load()), scope):
+            return on_device(value, self.home)
+        may_be = is_candidate(value, self.home) or isinstance(value, (list, tuple, dict))
+        if not may_be or self.reasons.of_name(source, name, scope) is None:
+            return value
+        return self._there(value, assigned, source, space)
+
+    def _there(self, value: Any, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> Any:
+        """A value that was decided. What is in a container is not known; nor is a switch that is made of itself."""
+        if isinstance(value, (list, tuple, dict)) or id(assigned) in self._under_way:
+            raise CannotTell
+        if value is not False:
+            return on_device(value, self.home)
+        self._under_way.add(id(assigned))
+        try:
+            return bool(self.switch(assigned, source, space))
+        finally:
+            self._under_way.discard(id(assigned))
+
+
+def _builtin(name: str) -> Any:
+    if name not in ("bool", "str"):
+        raise CannotTell
+    return {"bool": bool, "str": str}[name]

@@ -1,0 +1,101 @@
+"""Loaders, and the other processes that they work in: these are not on the stage, and what they deliver is an input."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing import process, reduction
+from types import FunctionType
+from typing import Any
+from unittest.mock import patch
+
+from torch import Tensor, nn
+from torch.multiprocessing import reductions
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from torchmove.rehearsing.device import SimulatedDevice, outside_simulation
+from torchmove.rehearsing.origins import delivered as delivered_by_loader
+from torchmove.rehearsing.tensors import CPU, StandIn
+
+
+@contextmanager
+def delivered(stage: SimulatedDevice) -> Iterator[list[Any]]:
+    """Yields the loaders of the step whose workers would outlive it; `dismiss` ends those."""
+    begin, following = DataLoader.__iter__, _BaseDataLoaderIter.__next__
+    bootstrap = process.BaseProcess._bootstrap  # type: ignore[attr-defined]
+    born: list[Any] = []
+
+    def begun(loader: Any) -> Any:
+        if loader.persistent_workers and loader._iterator is None:
+            born.append(loader)
+        return begin(loader)
+
+    def in_child(*args: Any, **kwargs: Any) -> Any:
+        stage.over, stage.now.task, stage.now.making = True, None, None
+        stage.one_at_a_time = threading.RLock()  # a thread that is not here may have held the other
+        return bootstrap(*args, **kwargs)
+
+    def deliver(loading: Any) -> Any:
+        return pytree.tree_map(lambda each: _delivered(stage, each), following(loading))
+
+    with ExitStack() as patches:
+        for holder, name, value in [
+            (DataLoader, "__iter__", begun),
+            (_BaseDataLoaderIter, "__next__", deliver),
+            (process.BaseProcess, "_bootstrap", in_child),
+            (reduction, "dump", _behind_the_scene(reduction.dump)),  # what a process is started with
+            (reductions, "rebuild_tensor", _behind_the_scene(reductions.rebuild_tensor)),
+        ]:
+            patches.enter_context(patch.object(holder, name, value))
+        try:
+            yield born
+        finally:
+            dismiss(born)
+
+
+def dismiss(born: list[Any]) -> None:
+    for loader in born:
+        loader._iterator = None  # the last reference: the workers end
+
+
+def _delivered(stage: SimulatedDevice, each: Any) -> Any:
+    if isinstance(each, Tensor):
+        return _delivered_tensor(stage, each)
+    for holder in _holders(each, _DEEP):  # a batch of the user's own class, or of a library's
+        for name, value in list(holder.items()):
+            if isinstance(value, Tensor):
+                holder[name] = _delivered_tensor(stage, value, each)
+    return each
+
+
+def _holders(batch: Any, deep: int) -> Iterator[dict[Any, Any]]:
+    """The dicts in which an object keeps what it holds; of a graph batch the tensors are some way down."""
+    is_closed = isinstance(batch, (Tensor, nn.Module, FunctionType, type))
+    inside = batch if type(batch) is dict else getattr(batch, "__dict__", None)
+    if type(inside) is dict and not is_closed:
+        yield inside
+        for value in list(inside.values()) if deep else ():
+            yield from _holders(value, deep - 1)
+
+
+def _delivered_tensor(stage: SimulatedDevice, tensor: Tensor, batch: Any = None) -> Tensor:
+    standin = tensor if isinstance(tensor, StandIn) else stage.stand_in(tensor, CPU, None)
+    if standin._place is CPU:
+        standin._origin = delivered_by_loader(stage, standin, batch)
+    return standin
+
+
+_DEEP = 3
+
+
+def _behind_the_scene(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)  # pickled by this name
+    def done(*args: Any, **kwargs: Any) -> Any:
+        with outside_simulation():
+            return function(*args, **kwargs)
+
+    return done

@@ -1,0 +1,741 @@
+"""What to say of a tensor that is on the wrong device: which kind it is of, what it is to the user, and the remedy.
+
+Each function here makes an Origin. Its words are put together when a problem is reported, from the code, the variables
+and the paths that lead to the tensor at that moment.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import gc
+import inspect
+import linecache
+import re
+import types
+import weakref
+from collections.abc import Callable, Container, Iterator, Mapping
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchmove.rehearsing.given import held, parameters_in, tensors_in
+from torchmove.rehearsing.provenance import (
+    Line,
+    Origin,
+    Provenance,
+    is_installed,
+    module_being_built,
+    own_line,
+    users_frames,
+    users_line,
+)
+from torchmove.rehearsing.tensors import CPU, StandIn
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.paths import ATTRIBUTE, CELL, REFERENT, Path, root_path
+
+_TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
+# A device by a variable or an attribute, and not by its name.
+_REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\(\s*)(?!torch\.device\()[A-Za-z_][\w.]*")
+_HELD_IN_A_CONTAINER = "nn.ParameterList, nn.ModuleList or buffers; or tm.move, which finds it"
+_MOST_MEMBERS = 64
+_NAMES_CPU = re.compile(r"""["']cpu["']""")
+_CACHES = re.compile(r"cache|memo(?!r)")
+_CONVERTERS = {"from_numpy", "Tensor", "frombuffer"} | {
+    f"{kind}Tensor" for kind in ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+}
+
+
+def bare_root() -> Origin:
+    """A root that has no words: the origins below it have."""
+    return Origin(_unsaid)
+
+
+def _unsaid(_: Origin) -> Provenance:
+    raise AssertionError("the origins below a shared one have the words")
+
+
+def name_of(device: torch.device) -> str:
+    """As a user would write it."""
+    return f'"{device}"' if device.index else f'"{device.type}"'
+
+
+# ---------------------------------------------------------------- data
+
+
+def given(path: Path, value: Any, tensor: Tensor, device: torch.device, root: Origin | None) -> Origin:
+    """Of a tensor of a batch: `value` is the object that the step is given."""
+    return _input(tensor, device, lambda: (_root_name(path), str(path)), value, root=root)
+
+
+def delivered(stage: Any, tensor: Tensor, batch: Any = None) -> Origin:
+    """Of a tensor that a loader delivers, by itself or in a batch that has a `to` of its own."""
+    if batch is None or not moves_itself(batch):
+        return _input(tensor, stage.home, lambda: ("", ""), None, "the loader delivers it on cpu")
+
+    def named() -> tuple[str, str]:
+        name = users_name(batch) or "batch"
+        return name, name
+
+    return _input(tensor, stage.home, named, batch, root=stage.root("batch", users_line()))
+
+
+def loaded_on_cpu(home: torch.device) -> Origin:
+    """Of a tensor that torch.load or safetensors has put there."""
+    line = users_line()
+    file = re.search(r"\b(?:\w+\.)*(load_file|safe_open)(?=\()", line.text)
+    remedy = f"{file[0]}(..., device={name_of(home)})" if file else f"torch.load(..., map_location={name_of(home)})"
+    by_name = re.search(r"""(map_location|device)\s*=\s*(torch\.device\()?["']cpu""", line.text)
+    return Origin(lambda _: Provenance("hard-coded" if by_name else "input", "it was loaded on cpu", remedy, line))
+
+
+def _root_name(path: Path) -> str:
+    return str(next(path.steps()))
+
+
+def _input(
+    tensor: Tensor,
+    device: torch.device,
+    known: Callable[[], tuple[str, str]],
+    value: Any,
+    what: str = "",
+    root: Origin | None = None,
+) -> Origin:
+    def describe(origin: Origin) -> Provenance:
+        root, path = known()
+        found = _users_variable(origin.tensor() if origin.tensor else None)
+        if found is None and not path:
+            found = _users_variable(computed_from(origin))
+        name = found.name if found else path
+        if value is not None and moves_itself(value):
+            return Provenance("input", f"{name} is on cpu", _moved_itself(root, name, value, device))
+        updated = re.match(r"(?:\w+\.)*update_bn\(.*(?=\)$)", users_line().text)
+        if updated and "device" not in updated[0]:
+            return Provenance("input", f"{name} is on cpu", f"{updated[0]}, device={name_of(device)})")
+        return Provenance("input", what or f"{name} is on cpu", _sent(found, name or "x", device))
+
+    origin = Origin(describe, root)
+    origin.tensor = weakref.ref(tensor)
+    return origin
+
+
+def moves_itself(value: Any) -> bool:
+    """An object with a `to` of its own: a graph batch, the encoding of a tokenizer."""
+    return not isinstance(value, Tensor) and callable(getattr(type(value), "to", None))
+
+
+def _moved_itself(root: str, name: str, value: Any, device: torch.device) -> str:
+    """What sends an object that has a `to` of its own; or the tensor that this has forgotten."""
+    return _kept_in_its_to(name, value, device) or f"{root} = {root}.to({name_of(device)})"
+
+
+def _kept_in_its_to(name: str, value: Any, device: torch.device) -> str:
+    """What the `to` of an object lacks that has sent others of its tensors; "": it has sent none."""
+    inside = [each for each in getattr(value, "__dict__", {}).values() if isinstance(each, Tensor)]
+    if not any(each.device == device for each in inside):
+        return ""
+    attribute = name.rpartition(".")[2]
+    return f"in {type(value).__name__}.to: self.{attribute} = self.{attribute}.to({name_of(device)})"
+
+
+class _Variable(NamedTuple):
+    """What the user's code calls a tensor: a variable, or an element of one."""
+
+    name: str
+    holder: Any = None  # of an element
+    before: str = ""  # the variable that has it
+    key: Any = None
+
+
+def users_name(tensor: Any) -> str:
+    found = _users_variable(tensor)
+    return found.name if found else ""
+
+
+def _users_variable(tensor: Any) -> _Variable | None:
+    """In the user's own functions; else in those of libraries that they call."""
+    frames = [*users_frames()] if tensor is not None else []
+    own = [each for each in frames if not is_installed(each.f_code.co_filename)]
+    return _variable_in(own, tensor) or _variable_in(frames, tensor)
+
+
+def _variable_in(frames: list[FrameType], tensor: Any) -> _Variable | None:
+    """Looked for from the step inward, a variable of its own before an element of another."""
+    found: _Variable | None = None
+    for frame in frames:
+        variables = {name: value for name, value in _variables(frame).items() if name.isidentifier()}
+        own = next((name for name, value in variables.items() if value is tensor), None)
+        if own is not None:
+            return _Variable(own)
+        for name, value in variables.items() if found is None else ():
+            key = _key_within(value, tensor)
+            if key is not _NO_KEY:
+                found = found or _Variable(f"{name}{_shown(value, key)}", value, name, key)
+    return found
+
+
+def computed_from(origin: Origin) -> Tensor | None:
+    """What the first variable has that was computed from a tensor which is in none itself."""
+    for frame in users_frames():
+        for name, value in _variables(frame).items():
+            its = value._origin if isinstance(value, StandIn) and value._place is CPU else None
+            if name.isidentifier() and its is not None and its.root is origin.root:
+                return value  # type: ignore[no-any-return]
+    return None
+
+
+def _sent(found: _Variable | None, name: str, device: torch.device) -> str:
+    """The assignment that sends a variable; a tuple has to be made anew."""
+    to = f".to({name_of(device)})"
+    if found is None or not isinstance(found.holder, tuple):
+        return f"{name} = {name}{to}"
+    before, key = found.before, found.key
+    fields = getattr(found.holder, "_fields", None)
+    if fields:
+        return f"{before} = {before}._replace({fields[key]}={name}{to})"
+    first, rest = (f"*{before}[:{key}], " if key else ""), f", *{before}[{key + 1}:]"
+    return f"{before} = ({first}{name}{to}{rest})"
+
+
+def _variables(frame: FrameType) -> dict[str, Any]:
+    """Before Python 3.13 a function's locals are a copy that stays with its frame, and would keep tensors alive."""
+    scope = frame.f_locals
+    found = dict(scope)
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(scope) is dict:
+        scope.clear()
+    return found
+
+
+_NO_KEY = object()
+
+
+def _within(value: Any, tensor: Any) -> str | None:
+    if value is tensor:
+        return ""
+    key = _key_within(value, tensor)
+    return None if key is _NO_KEY else _shown(value, key)
+
+
+def _key_within(value: Any, tensor: Any) -> Any:
+    """The key, index or attribute under which a container has a tensor."""
+    members: Iterator[tuple[Any, Any]] = iter(())
+    if isinstance(value, Mapping) and len(value) <= _MOST_MEMBERS:
+        members = ((key, value[key]) for key in value)
+    elif isinstance(value, (list, tuple)) and len(value) <= _MOST_MEMBERS:
+        members = enumerate(value)
+    elif dataclasses.is_dataclass(value) or isinstance(value, types.SimpleNamespace):
+        members = iter(getattr(value, "__dict__", {}).items())
+    return next((key for key, each in members if each is tensor), _NO_KEY)
+
+
+def _shown(holder: Any, key: Any) -> str:
+    """How an element is written."""
+    if isinstance(holder, tuple) and hasattr(holder, "_fields"):
+        return f".{holder._fields[key]}"
+    if isinstance(holder, (Mapping, list, tuple)):
+        return f'["{key}"]' if type(key) is str else f"[{key!r}]"
+    return f".{key}"
+
+
+# ---------------------------------------------------------------- made in the step
+
+
+def factory(stage: Any, name: str, line: Line) -> Origin:
+    """Of a tensor that was made in the step, and nobody said where; a module that is being built has one origin."""
+    home = stage.home
+    module, outside = module_being_built()
+    own = own_line() if is_installed(line.file) else None
+    if module is None and own is not None:
+        by = f"torch.{name}"
+        return Origin(lambda _: _made_inside(by, own, home, line), stage.root("factory", own, name))
+    if module is None:
+        return Origin(lambda _: _made(name, line, home), stage.root("factory", line, name))
+    stage.built[id(module)] = module  # it lives as long as its id is a key
+    made_at = (own_line() if is_installed(outside.file) else None) or outside
+    return Origin(lambda origin: _built(module, origin, made_at, home), stage.root("built", id(module)))
+
+
+def _made(name: str, line: Line, home: torch.device) -> Provenance:
+    converter = None if _call_in(line.text, {name}) else _call_in(line.text, _CONVERTERS)
+    if converter is not None:  # torch.FloatTensor(2, 3) comes by as torch.empty
+        return _converted(line, home)
+    call, written = _call_at(line, {name})
+    if call is not None and any(each.arg == "generator" for each in call.keywords):
+        # With device= the generator would be on the wrong one.
+        what = f"made on cpu by torch.{name} with a generator on cpu"
+        return Provenance("factory", what, f"{written}.to({name_of(home)})", line)
+    if call is None and line.text and not _may_go_on(line.text):
+        return _made_inside(f"torch.{name}", line, home)
+    what = f"made on cpu by torch.{name} without device="
+    return Provenance("factory", what, _with_device(call, written, name, home), line)
+
+
+def _made_inside(by: str, line: Line, home: torch.device, inner: Line | None = None) -> Provenance:
+    """By something of torch's or a library's that the line calls."""
+    where = f"in {inner}, which this line calls" if inner else "inside of what this line calls"
+    remedy = f"give what it calls a device, or tensors on {name_of(home)}; or send its result there"
+    return Provenance("factory", f"made on cpu by {by} {where}", remedy, line)
+
+
+def _may_go_on(text: str) -> bool:
+    """A part of a statement of several lines: the call may be in another."""
+    for code in (text, f"{text}\n    pass", f"if True: pass\n{text}\n    pass"):
+        try:
+            ast.parse(code)
+        except SyntaxError:
+            continue
+        return False
+    return True
+
+
+def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) -> Provenance:
+    kind = type(module).__name__
+    tensor = origin.tensor() if origin.tensor is not None else None
+    contained = _contained_module(module, tensor)
+    if contained:
+        what = f"{kind}.{contained} is on cpu: a module in a container that Module.to does not look into"
+        return Provenance("container", what, "nn.ModuleList or nn.ModuleDict; or tm.move, which finds it")
+    devices = {each.device for each in parameters_in(module)}
+    if devices == {home}:  # it was moved, and this stayed
+        if not any(each is tensor for each in held([module], Tensor, closed=())):
+            what = f"a copy of a tensor of {kind}, made on cpu before {kind} was moved"
+            return Provenance("factory", what, f"make it after {kind} was moved, or send it to {name_of(home)}", line)
+        name, end = _attribute_of(module, tensor)
+        if end or not name:
+            it = f"{kind}.{name}{end}" if name else f"a tensor of {kind}"
+            what = f"{it} is on cpu: in a container that Module.to does not look into"
+            return Provenance("container", what, _HELD_IN_A_CONTAINER)
+        what = f"{kind}.{name} is on cpu: a plain attribute, not a buffer"
+        return Provenance("attribute", what, _registered(name.rpartition(".")[2]))
+    what = f"the module {kind} was built on cpu in the step and not moved"
+    name = "" if _call_in(line.text, {kind}) else users_name(module)
+    remedy = f"{name} = {name}.to({name_of(home)})" if name else _module_moved(line.text, kind, home)
+    return Provenance("factory", what, remedy, line)
+
+
+def _contained_module(module: nn.Module, tensor: Any) -> str:
+    """The attribute in whose list or dict a module is that has this tensor."""
+    storage = _storage_of(tensor)
+    for path, each in nn.Module.named_modules(module) if storage is not None else ():
+        for name, value in vars(each).items():
+            if not name.startswith("_") and isinstance(value, (list, tuple, dict)):
+                members = value.items() if isinstance(value, dict) else enumerate(value)
+                inside = ((key, one) for key, one in members if isinstance(one, nn.Module))
+                for key, one in inside:
+                    if any(_storage_of(its) == storage for its in tensors_in(one)):
+                        return ".".join(filter(None, (path, name))) + f"[{key!r}]"
+    return ""
+
+
+def _storage_of(tensor: Any) -> int | None:
+    """Views share it: a layer computes with the transpose of its weight."""
+    behind = getattr(tensor, "_behind", None)
+    return None if behind is None else behind.untyped_storage()._cdata
+
+
+def _attribute_of(module: nn.Module, tensor: Any) -> tuple[str, str]:
+    """The attribute that holds a tensor, and where in it: of a module or one inside of it."""
+    if tensor is None:
+        return "", ""
+    for path, each in nn.Module.named_modules(module):
+        for name, value in vars(each).items():
+            end = None if name.startswith("_") and isinstance(value, dict) else _within(value, tensor)
+            if end is not None:
+                return ".".join(filter(None, (path, name))), end
+    return "", ""
+
+
+def _module_moved(text: str, kind: str, home: torch.device) -> str:
+    """The line, or the variable in it, with the module sent to the device."""
+    try:
+        statements = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.stmt)]
+        makes = (each for each in statements if hasattr(each, "value") and _call_in(ast.unparse(each), {kind}))
+        statement = next(makes, None) or statements[0]
+    except (SyntaxError, IndexError):
+        return f"module = module.to({name_of(home)})"
+    value = getattr(statement, "value", None)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Call):  # built and called in one
+        return f"{ast.unparse(value.func)}.to({name_of(home)})"
+    name = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else "module"
+    return f"{name} = {name}.to({name_of(home)})"
+
+
+def converted(stage: Any) -> Origin:
+    """Of a tensor that was made from an array or a list by a function of torch's that takes no device."""
+    line, home = users_line(), stage.home
+    own = own_line() if is_installed(line.file) else None
+    return Origin(lambda _: _converted(line, home, own), stage.root("converted", own or line))
+
+
+def _converted(line: Line, home: torch.device, own: Line | None = None) -> Provenance:
+    """`own`: the user's line, where a library has made it."""
+    found, call = _call_at(line, _CONVERTERS)
+    name = ast.unparse(found.func) if found is not None else "torch from values"
+    if own is not None:
+        return _made_inside(name, own, home, line)
+    return Provenance("factory", f"made on cpu by {name}", f"{call or 'x'}.to({name_of(home)})", line)
+
+
+def _with_device(found: ast.Call | None, call: str, name: str, home: torch.device) -> str:
+    """The call as it is written, with the device."""
+    if found is None:
+        return f"torch.{name}(..., device={name_of(home)})"
+    given = next((each.value for each in found.keywords if each.arg == "device"), None)
+    if given is not None:  # a variable that says nothing
+        return call.replace(f"device={ast.unparse(given)}", f"device={name_of(home)}")
+    inside = call[:-1].rstrip().rstrip(",")
+    return f"{inside}{'' if inside.endswith('(') else ', '}device={name_of(home)})"
+
+
+def _call_at(line: Line, names: Container[str]) -> tuple[ast.Call | None, str]:
+    """The call of a function of one of these names, and how it is written: also one that goes on over several lines."""
+    found = _call_in(line.text, names)
+    if found is not None:
+        return found, ast.get_source_segment(line.text, found) or ""
+    try:
+        tree = ast.parse("".join(linecache.getlines(line.file)))
+    except (SyntaxError, ValueError):
+        return None, ""
+    calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and _called(each) in names]
+    here = [each for each in calls if each.lineno == line.number and not _is_numpys(each)]
+    return (here[0], ast.unparse(here[0])) if here else (None, "")
+
+
+def _call_in(text: str, names: Container[str]) -> ast.Call | None:
+    """The call of a function of one of these names in a line of code."""
+    for code in (text, f"{text}\n    pass", text.rstrip(",")):
+        try:
+            tree = ast.parse(code)
+        except SyntaxError:
+            continue
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        return next((node for node in calls if _called(node) in names and not _is_numpys(node)), None)
+    return None
+
+
+def _is_numpys(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) in ("np", "numpy", "jnp")
+
+
+def _called(node: ast.Call) -> str:
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+# ---------------------------------------------------------------- put there by the step itself
+
+
+def asked_for(stage: Any, place: torch.device, *, by_name: bool = False) -> Origin:
+    """Of a tensor that was sent or made at a place that the line names or remembers."""
+    line, own = users_line(), own_line()
+    if own is not None and is_installed(line.file) and _NAMES_CPU.search(own.text):
+        line, by_name = own, True  # a library does what the user's line asks of it
+    return Origin(lambda _: _asked_for(place, line, by_name, stage.home), stage.root("asked", place, line))
+
+
+def _asked_for(place: torch.device, line: Line, by_name: bool, home: torch.device) -> Provenance:
+    if not by_name and _REMEMBERED.search(line.text):
+        what = f"it was put on {place}, the device that this line remembers"
+        return Provenance("stale-device", what, _TAKE_THE_DEVICE, line)
+    return Provenance("hard-coded", f"it was put on {place} by name", _renamed(line.text, place, home), line)
+
+
+def _renamed(text: str, place: torch.device, home: torch.device) -> str:
+    """The line without the device that it names."""
+    changed = text.partition("  #")[0].strip()
+    if place.type == "cpu":
+        changed = changed.replace(".cpu()", "")
+    changed = re.sub(rf"""(["']){place.type}(:{place.index})?\1""", name_of(home), changed)
+    return changed if changed != text else "use the device of the other tensors"
+
+
+def handed_to_numpy(text: str) -> str:
+    """The expression whose `.numpy()` a line asks for."""
+    for code in (text, f"{text}\n    pass", text.rstrip(",")):
+        try:
+            tree = ast.parse(code)
+        except SyntaxError:
+            continue
+        asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "numpy"]
+        return ast.unparse(asked[0].value) if len(asked) == 1 else ""
+    return ""
+
+
+def following(origin: Origin | None, other: Origin | None) -> Origin | None:
+    """Of a tensor that was sent to where another is: what is wrong is wrong with the other."""
+    if origin is None or other is None:
+        return origin
+    follows = Origin(lambda _: other.described(), other)
+    follows.tensor = other.tensor
+    return follows
+
+
+def says_cpu(line: Line) -> bool:
+    """Is the CPU named where a tensor is sent: `.to("cpu")`?"""
+    return re.search(r"""\.to\(\s*(torch\.device\(\s*)?["']cpu["']""", line.text) is not None
+
+
+def kept_on_cpu(origin: Origin, line: Line, home: torch.device) -> Origin:
+    """Of a tensor that was on the CPU and was sent there by name."""
+    there = _renamed(line.text.replace(".cpu()", f".to({name_of(home)})"), torch.device("cpu"), home)
+    return Origin(lambda _: Provenance("hard-coded", "it was put on cpu by name", there, line), origin)
+
+
+def sent_in_vain(origin: Origin | None, line: Line, home: torch.device) -> Origin | None:
+    """Of a tensor that was on the CPU and was sent there, by a device that the line remembers."""
+    own = own_line()
+    if origin is not None and own is not None and is_installed(line.file) and _NAMES_CPU.search(own.text):
+        return kept_on_cpu(origin, own, home)
+    if origin is None or "cpu" in line.text or not _REMEMBERED.search(line.text):
+        return origin
+
+    def describe(_: Origin) -> Provenance:
+        what = f"{origin.described().what}; {line} sends it to cpu, the device that it remembers"
+        return Provenance("stale-device", what, _TAKE_THE_DEVICE, line)
+
+    return Origin(describe, origin)
+
+
+def thrown_away(origin: Origin | None, lines: list[Line], home: torch.device) -> Provenance:
+    """`lines`: the user's lines that led to the sending, inward first."""
+    what = "the result of .to() was thrown away, and .to() changes nothing in place"
+    tensor = origin.tensor() if origin is not None and origin.tensor is not None else None
+    found = _users_variable(tensor)
+    name = found.name if found else "x"
+    is_in_a_tuple = found is not None and isinstance(found.holder, tuple)
+    for line in lines:
+        sent = _sent_by(line.text)
+        if (
+            sent and not is_in_a_tuple and (name == "x" or name.startswith(sent))
+        ):  # else `sent` is the variable of a loop
+            return Provenance("thrown-away", what, f"{sent} = {_statement(line.text)}", line)
+    return Provenance("thrown-away", what, _sent(found, name, home), lines[0] if lines else None)
+
+
+def _statement(text: str) -> str:
+    """Without a comment behind it."""
+    return ast.get_source_segment(text, ast.parse(text).body[0]) or text
+
+
+def _sent_by(text: str) -> str:
+    """The variable that a statement sends and does not keep: `batch.to("cuda")`, `{... for ... in batch.items()}`."""
+    try:
+        (statement,) = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return ""
+    node: Any = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(node, (ast.DictComp, ast.ListComp)):
+        node = node.generators[0].iter
+    while isinstance(node, (ast.Call, ast.Attribute)) and not _is_place(node):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) else ""
+
+
+def _is_place(node: ast.AST) -> bool:
+    """self.x, but not the method that is called on something."""
+    return isinstance(node, ast.Attribute) and node.attr not in ("to", "cuda", "items", "values", "type")
+
+
+# ---------------------------------------------------------------- none of the given objects'
+
+
+def outsider(tensor: Tensor, home: torch.device) -> Origin:
+    """Of a tensor that is none of the given objects'. What holds it tells what it is."""
+    return Origin(lambda _: _outside(tensor, home))
+
+
+def _outside(tensor: Tensor, home: torch.device) -> Provenance:
+    for holder in gc.get_referrers(tensor):
+        if isinstance(holder, tuple) and any(type(each) is types.FunctionType for each in gc.get_referrers(holder)):
+            return Provenance(
+                "closure", "a function has it as a default", "make it inside, on the device of the others"
+            )
+    name = users_name(tensor)
+    if not any(_is_kept(holder) for holder in gc.get_referrers(tensor)):
+        return Provenance(
+            "input", f"{name or 'it'} was made on cpu", f"{name or 'x'} = {name or 'x'}.to({name_of(home)})"
+        )
+    return Provenance("loss", f"{name or 'it'} belongs to none of the given objects", _before(name, tensor, home))
+
+
+def _before(name: str, value: Any, home: torch.device) -> str:
+    """What sends an object to the device before the step."""
+    if not name:
+        return f"send it to {name_of(home)} where it is made; or give what holds it to tm.move, and to the rehearsal"
+    sent = f"{name} = {name}.to({name_of(home)})" if hasattr(value, "to") else f"send {name} to {name_of(home)}"
+    return f"{sent} before the step; or give {name} to tm.move, and to the rehearsal"
+
+
+def _is_kept(holder: object) -> bool:
+    """Is it something that lasts longer than the step: the variables of a module, the attributes of an object?"""
+    if type(holder) not in (dict, list, tuple):
+        return False
+    owners = gc.get_referrers(holder)
+    return any(isinstance(each, (types.ModuleType, nn.Module)) or type(each) is dict for each in owners)
+
+
+# ---------------------------------------------------------------- of the objects that are moved
+
+
+class Belongings:
+    """The origins of the tensors of an inventory that stay on the CPU. What is forgotten together has one root.
+
+    Attributes:
+        data: the names of the objects that no move takes along, such as a batch.
+        outside: of those not given.
+        own: the classes of those that send by their own code what they hold.
+        replaced: the ids of tensors that came into a module after that was moved.
+        sent_modules: the ids of modules that were.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        roots: Mapping[str, Any],
+        data: set[str],
+        outside: set[str],
+        own: Mapping[str, str],
+        replaced: set[int],
+        sent_modules: Container[int],
+        home: torch.device,
+    ) -> None:
+        self.inventory, self.roots, self.data, self.outside, self.home = inventory, roots, data, outside, home
+        self.own, self.replaced, self.sent_modules = own, replaced, sent_modules
+        self._shared: dict[Any, Origin] = {}
+
+    def origin_of(self, path: Path, role: str, tensor: Tensor) -> Origin:
+        root = next(path.steps()).what
+        if root in self.data:
+            value = self.roots.get(root)
+            shared = self._shared.setdefault(root, bare_root()) if moves_itself(value) else None
+            return given(path, value, tensor, self.home, shared)
+        group: Any = None  # each by itself
+        if root in self.own:
+            group = (root, *[step.what for step in path.steps()][1:2])  # its attributes are sent one by one
+        elif root in self.outside:
+            group = root
+        elif role == "state":
+            group = (root, role)
+        elif role in ("parameter", "buffer"):
+            group = id(path.before)  # the module that it is registered with
+        shared = None if group is None else self._shared.setdefault(group, bare_root())
+        if id(tensor) in self.replaced and path.before is not None:
+            return Origin(lambda _: self._replaced(path), shared)
+        return Origin(lambda _: self._described(path, role), shared)
+
+    def _replaced(self, path: Path) -> Provenance:
+        what = f"{path} is on cpu: it came into the module after that was moved"
+        return Provenance("loss", what, f"{path.before} = {path.before}.to({name_of(self.home)})")
+
+    def _described(self, path: Path, role: str) -> Provenance:
+        steps = list(path.steps())
+        shown = readable(path, self.roots)
+        kind, what = self._kind(path, role, steps)
+        holder = self._holder(path)
+        if steps[0].what in self.own and not (kind == "attribute" and id(holder) in self.sent_modules):
+            attribute = re.sub(r"^\w+", "self", str(path))
+            if role in ("parameter", "buffer") and len(steps) > 1:  # a module is moved as a whole
+                attribute = re.sub(r"^\w+", "self", str(steps[1]))
+            remedy = f"in {self.own[steps[0].what]}: {attribute} = {attribute}.to({name_of(self.home)})"
+            own = f"{attribute} of {self.own[steps[0].what]}" if steps[0].what == "step" else shown
+            return Provenance("loss", f"{own} is on cpu: nothing in its class sends it", remedy)
+        if path.how is ATTRIBUTE and not isinstance(holder, nn.Module) and moves_itself(holder):
+            remedy = _kept_in_its_to(str(path), holder, self.home)
+            if remedy:
+                return Provenance("loss", f"{shown} is on cpu: {type(holder).__name__}.to leaves it there", remedy)
+        if steps[0].what in self.outside:
+            if any(step.how is REFERENT for step in steps):
+                name = steps[0].what
+                return Provenance("cache", f"the cache of {name} has it, on cpu", f"{name}.cache_clear()")
+            if role == "state":
+                remedy = (
+                    f"load the state after the model has moved; or tm.move(model, optimizer, to={name_of(self.home)})"
+                )
+                return Provenance("optimizer", f"{shown} is on cpu: Module.to does not see optimizers", remedy)
+            kind = "cache" if _is_cached(steps) else "loss"
+            remedy = _before(steps[0].what, self.roots.get(steps[0].what), self.home)
+            return Provenance(kind, f"{shown} is on cpu: it belongs to none of the given objects", remedy)
+        if role == "state":
+            what = f"{shown} is on cpu: Module.to does not see optimizers"
+            return Provenance("optimizer", what, f"tm.move(model, optimizer, to={name_of(self.home)})")
+        remedy = _remedy(kind, path)
+        if kind == "closure" and shown.isidentifier():
+            remedy = f"{shown}.to({name_of(self.home)}) where the function reads it; or tm.move, which finds it"
+        return Provenance(kind, f"{shown} is on cpu: {what}", remedy)
+
+    def _holder(self, path: Path) -> Any:
+        return {id(path): holder for holder, path in self.inventory.holders.values()}.get(id(path.before))
+
+    def _kind(self, path: Path, role: str, steps: list[Path]) -> tuple[str, str]:
+        names = [step.what for step in steps if type(step.what) is str]
+        if _is_cached(steps):
+            return "cache", "it was cached there"
+        is_held = {"__defaults__", "__kwdefaults__", "keywords", "args"} & {*names}
+        holder = self._holder(path)
+        is_attribute = isinstance(holder, nn.Module) and path.how is ATTRIBUTE
+        is_closed = is_held or any(step.how is CELL for step in steps)
+        if is_closed and not (is_attribute and id(holder) in self.sent_modules):
+            return "closure", "a function holds it, and Module.to does not look there"
+        if role in ("parameter", "buffer"):
+            return "container", "its module is in a container that Module.to does not look into"
+        if is_attribute:
+            return "attribute", "a plain attribute, not a buffer"
+        return "container", "in a container that Module.to does not look into"
+
+
+def _is_cached(steps: list[Path]) -> bool:
+    named = (step.what.lower() for step in steps if type(step.what) is str)
+    return any(step.how is REFERENT for step in steps) or any(map(_CACHES.search, named))
+
+
+def _remedy(kind: str, path: Path) -> str:
+    if kind == "attribute":
+        return _registered(str(path.what))
+    return {
+        "container": _HELD_IN_A_CONTAINER,
+        "cache": "clear the cache when the model moves, or key it by device; or tm.move, which finds it",
+        "closure": "send the tensor to the device where the function reads it; or tm.move, which finds it",
+    }[kind]
+
+
+def _registered(name: str) -> str:
+    return f'self.register_buffer("{name}", ..., persistent=False)'
+
+
+def readable(path: Path, roots: Mapping[str, Any]) -> str:
+    """A path as it prints; from the last variable of a function on, by that variable's own name."""
+    steps = list(path.steps())
+    for index in reversed(range(1, len(steps))):
+        name = _variable_of(steps[index], roots)
+        if name:
+            shown = root_path(name)
+            for step in steps[index + 1 :]:
+                shown = Path(shown, step.how, step.what)
+            return str(shown)
+    return str(path)
+
+
+def _variable_of(step: Path, roots: Mapping[str, Any]) -> str:
+    """The variable of a function that a step leads to: one of its closure, or a parameter by its default."""
+    before = step.before
+    if step.how is CELL:
+        function = _fetched(before, roots)
+        return str(function.__code__.co_freevars[step.what]) if isinstance(function, types.FunctionType) else ""
+    kept = None if before is None else before.what
+    function = _fetched(before.before, roots) if kept in ("__defaults__", "__kwdefaults__") and before else None
+    if not isinstance(function, types.FunctionType):
+        return ""
+    if kept == "__kwdefaults__":
+        return str(step.what)
+    positional = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return str(positional[len(positional) - len(function.__defaults__ or ()) + step.what])
+
+
+def _fetched(path: Path | None, roots: Mapping[str, Any]) -> Any:
+    try:
+        value = None if path is None else path.fetch(roots)
+    except Exception:  # the step has changed what was there
+        return None
+    return value.func if isinstance(value, functools.partial) else value

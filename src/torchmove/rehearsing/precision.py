@@ -1,0 +1,241 @@
+"""Mixed precision on the simulated device: autocast by CUDA's tables of operations, and gradient scalers.
+
+To torch's C++ stand-ins are on the CPU, so the CPU's autocast acts on them. It lowers about what CUDA's lowers, but
+leaves alone much of what CUDA's computes in float32, which changes how much memory a step takes: these operations are
+added while a rehearsal is in such a region.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from torchmove.rehearsing.device import NotOnDevice, SimulatedDevice
+from torchmove.rehearsing.given import held
+from torchmove.rehearsing.tensors import mapped
+
+aten = torch.ops.aten
+# What CUDA's autocast computes in float32; of the second kind by the dtype of the result.
+_IN_FLOAT32 = (
+    *("acos", "asin", "binary_cross_entropy_with_logits", "cosh", "cosine_embedding_loss", "cdist", "dist"),
+    *("cosine_similarity", "erfinv", "exp", "expm1", "group_norm", "hinge_embedding_loss", "kl_div", "l1_loss"),
+    *("layer_norm", "log", "log10", "log1p", "log2", "margin_ranking_loss", "mse_loss", "multilabel_margin_loss"),
+    *("multi_margin_loss", "nll_loss", "nll_loss2d", "pdist", "poisson_nll_loss", "pow", "reciprocal", "renorm"),
+    *("rsqrt", "sinh", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "softplus", "tan", "triplet_margin_loss"),
+    *("cross_entropy_loss", "rms_norm"),
+)
+_RESULT_IN_FLOAT32 = ("prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum")
+# What it lowers and the CPU's autocast does not.
+_LOWERED = ("gru", "rnn_relu", "rnn_tanh", "gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell")
+_LESSER = {torch.float16, torch.bfloat16}
+
+
+@contextmanager
+def mixed_precision(
+    stage: SimulatedDevice, objects: Sequence[Any], is_off: Callable[[Any], bool], assumed: list[str]
+) -> Iterator[None]:
+    """Autocast and gradient scalers for the simulated device are on, also those made before the rehearsal began; but
+    not those that were switched off where they were made."""
+    kind = stage.home.type
+    autocast: Any = torch.autocast
+    make, enter, leave = autocast.__init__, autocast.__enter__, autocast.__exit__
+    step_taken = torch.amp.GradScaler._maybe_opt_step
+    made: weakref.WeakSet[Any] = weakref.WeakSet()
+    stay_off: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+    inner: dict[int, Any] = {}
+    library: list[Any] = []
+
+    def making(region: Any, *args: Any, **kwargs: Any) -> None:
+        made.add(region)
+        make(region, *args, **kwargs)
+
+    def stays_off(region: Any) -> bool:
+        if region not in stay_off:
+            stay_off[region] = is_off(region)
+        return stay_off[region]
+
+    def entering(region: Any) -> Any:
+        if region.device != kind or stage.over:
+            return enter(region)
+        if not region._enabled and region not in made and not _is_available(kind) and not stays_off(region):
+            said = f"autocast({kind!r}), which torch disabled for want of such a device, is enabled"
+            assumed.extend([said] if said not in assumed else [])
+            region._enabled, before = True, False
+        else:
+            before = region._enabled
+        if region._enabled and not library:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that a kernel of the CPU's is replaced
+                library.append(_with_cudas_tables())
+        on_cpu = autocast("cpu", dtype=region.fast_dtype, enabled=region._enabled)
+        try:
+            entered = enter(region)
+        finally:
+            region._enabled = before
+        enter(on_cpu)
+        inner.setdefault(id(region), []).append(on_cpu)
+        return entered
+
+    def leaving(region: Any, *error: Any) -> Any:
+        if inner.get(id(region)):
+            leave(inner[id(region)].pop(), *error)
+        return leave(region, *error)
+
+    def step_without_looking(scaler: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+        """Whether the gradients are finite depends on values; a first step with a large scale is often left out."""
+        return step_taken(scaler, optimizer, state, *args, **kwargs) if stage.over else optimizer.step(*args, **kwargs)
+
+    with (
+        patch.object(autocast, "__init__", making),
+        patch.object(autocast, "__enter__", entering),
+        patch.object(autocast, "__exit__", leaving),
+        patch.object(torch.amp.GradScaler, "_maybe_opt_step", step_without_looking),
+        _enabled_scalers(kind, objects, is_off, assumed),
+        _autocast_restored(kind),
+    ):
+        try:
+            yield
+        finally:
+            for each in library:
+                each._destroy()
+
+
+@contextmanager
+def _autocast_restored(kind: str) -> Iterator[None]:
+    """Autocast as it was, where the step has left it on. Its cache refers to stand-ins, which are about to go."""
+    kinds = [each for each in ("cpu", kind) if torch.amp.is_autocast_available(each)]
+    before = [(each, torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in kinds]
+    caches, depth = torch.is_autocast_cache_enabled(), _depth()
+    try:
+        yield
+    finally:
+        for each, enabled, dtype in before:
+            torch.set_autocast_enabled(each, enabled)
+            torch.set_autocast_dtype(each, dtype)
+        torch.set_autocast_cache_enabled(caches)
+        while _depth() > depth:
+            torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+
+
+def _depth() -> int:
+    """How many autocast regions are entered."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+_real_answers = {"cuda": torch.cuda.is_available, "xpu": torch.xpu.is_available}
+
+
+def _is_available(kind: str) -> bool:
+    return bool(_real_answers.get(kind, lambda: True)())
+
+
+@contextmanager
+def _enabled_scalers(
+    kind: str, objects: Sequence[Any], is_off: Callable[[Any], bool], assumed: list[str]
+) -> Iterator[None]:
+    """Scalers that were disabled because there was no such device are as they would be there."""
+    changed: list[tuple[Any, dict[str, Any]]] = []
+    if not _is_available(kind):
+        for scaler in held(objects, torch.amp.GradScaler):
+            if not scaler._enabled and scaler._device == kind and not is_off(scaler):
+                changed.append((scaler, dict(scaler.__dict__)))
+                assumed.append(f"a GradScaler({kind!r}), which torch disabled for want of such a device, is enabled")
+    try:
+        for scaler, _ in changed:
+            with suppress(Exception):  # a class of the user's own that is made in another way
+                type(scaler).__init__(scaler, **({} if type(scaler) is not torch.amp.GradScaler else {"device": kind}))
+        yield
+    finally:
+        for scaler, before in changed:
+            scaler.__dict__.clear()
+            scaler.__dict__.update(before)
+
+
+def _with_cudas_tables() -> Any:
+    make_library: Any = torch.library.Library
+    library = make_library("aten", "IMPL", "AutocastCPU")
+    for name in (*_IN_FLOAT32, *_RESULT_IN_FLOAT32, *_LOWERED):
+        packet = getattr(aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            func = getattr(packet, overload)
+            arguments = func._schema.arguments
+            takes_tensors = any(str(each.type).startswith("Tensor") for each in arguments)
+            if overload.endswith("out") or not takes_tensors or _has_autocast(func):
+                continue
+            change = _lowered if name in _LOWERED else _raised
+            by_result = name in _RESULT_IN_FLOAT32 and any(each.name == "dtype" for each in func._schema.arguments)
+            with suppress(RuntimeError):
+                library.impl(func.name().removeprefix("aten::"), (_asked_for_float32 if by_result else change)(func))
+    with suppress(RuntimeError):
+        library.impl("binary_cross_entropy", _unsafe)
+    return library
+
+
+def _unsafe(*_: Any, **__: Any) -> NoReturn:
+    why = "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast"
+    raise NotOnDevice(
+        why, "torch.nn.functional.binary_cross_entropy_with_logits, or BCEWithLogitsLoss, without the sigmoid"
+    )
+
+
+def _has_autocast(func: Any) -> bool:
+    try:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCPU"))
+    except RuntimeError:  # an operator of TorchScript's alone
+        return True
+
+
+def _raised(func: Any) -> Callable[..., Any]:
+    def in_float32(*args: Any, **kwargs: Any) -> Any:
+        with _outside_autocast():
+            args, kwargs = mapped(_as_float32, (args, kwargs))
+            return func(*args, **kwargs)
+
+    return in_float32
+
+
+def _lowered(func: Any) -> Callable[..., Any]:
+    def in_lower_precision(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype("cpu")
+        with _outside_autocast():
+            args, kwargs = mapped(lambda each: each.to(dtype) if _is_float32(each) else each, (args, kwargs))
+            return func(*args, **kwargs)
+
+    return in_lower_precision
+
+
+def _is_float32(each: Any) -> bool:
+    return isinstance(each, Tensor) and each.dtype is torch.float32
+
+
+def _asked_for_float32(func: Any) -> Callable[..., Any]:
+    def with_dtype(*args: Any, **kwargs: Any) -> Any:
+        with _outside_autocast():
+            first = args[0] if args else kwargs.get("self")
+            if isinstance(first, Tensor) and first.dtype in _LESSER and kwargs.get("dtype") is None:
+                kwargs = {**kwargs, "dtype": torch.float32} if _takes_by_name(func, args) else kwargs
+            return func(*args, **kwargs)
+
+    return with_dtype
+
+
+def _takes_by_name(func: Any, args: Sequence[Any]) -> bool:
+    names = [each.name for each in func._schema.arguments]
+    return names.index("dtype") >= len(args)
+
+
+def _outside_autocast() -> Any:
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
+
+
+def _as_float32(each: Any) -> Any:
+    return each.to(torch.float32) if isinstance(each, Tensor) and each.dtype in _LESSER else each

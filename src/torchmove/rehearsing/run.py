@@ -1,0 +1,715 @@
+"""A rehearsal, from beginning to end."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchmove.chain import plan_for
+from torchmove.devices import free_memory
+from torchmove.formatting import listed, readable_bytes
+from torchmove.internals.interrupts import HeldInterrupts
+from torchmove.internals.modes import plain_torch
+from torchmove.internals.scripted import is_scripted
+from torchmove.internals.undo import Undo
+from torchmove.moving.apply import repoint_all
+from torchmove.planning.plan import Refusal
+from torchmove.rehearsing import decisions, runtime
+from torchmove.rehearsing.captured import Captured
+from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
+from torchmove.rehearsing.device import CannotGoOn, NotFollowed, NotOnDevice, SimulatedDevice
+from torchmove.rehearsing.files import files
+from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hooks_overridden
+from torchmove.rehearsing.generators import generators
+from torchmove.rehearsing.given import Given, trained_in
+from torchmove.rehearsing.libraries import forget_answers, remember_shared, take_accelerators, take_chosen
+from torchmove.rehearsing.loaders import delivered, dismiss
+from torchmove.rehearsing.origins import Belongings, computed_from, name_of, thrown_away
+from torchmove.rehearsing.plain import plainly
+from torchmove.rehearsing.precision import mixed_precision
+from torchmove.rehearsing.provenance import Line, Origin, Provenance, is_installed, is_ours, own_line, users_line_of
+from torchmove.rehearsing.restore import (
+    MOST_ARRAY_BYTES,
+    remember,
+    remember_generators,
+    remember_globals,
+    remember_names,
+)
+from torchmove.rehearsing.result import Finding, Rehearsal
+from torchmove.rehearsing.runtime import nothing_traced
+from torchmove.rehearsing.setup import lazy_tensors, set_up
+from torchmove.rehearsing.tensors import CPU, StandIn, place_of
+from torchmove.rehearsing.threads import ThreadTracking
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.names import names_of
+from torchmove.surveying.paths import Path
+from torchmove.surveying.survey import survey_objects
+
+MovedBy = Literal["torchmove", "to"]
+Data = Literal["auto", "shapes", "real"]
+Ending = Literal["finished", "error", "device", "limit", "refused"]
+
+# What a plan refuses and a rehearsal does not mind: what is so at this moment only, as shards that are gathered and
+# graphs that are alive; missing bytes; and too little room.
+_NO_OBSTACLE = {"R028", "R030", "R032", "R033", "R042"}
+_OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or what a rehearsal does not see into
+_GOES_ON = "a thread of the step was still running when the step ended, and was not followed. Fix: join it in the step"
+_LEAVE_OUT = "leave it out of the rehearsal"
+_SMALL = 64 << 20  # a state with its data up to this is rehearsed with real values at once
+# Of errors that torch's C++ raises about what a stand-in has not.
+# Of errors that torch raises where it was built without the device.
+_OF_THE_BUILD = re.compile(
+    r"'torch\._C' has no attribute '_|requires CUDA support|accelerator device when none is available|dummy base class"
+    r"|not (been )?compiled with|without ATen_cuda"
+)
+_OF_THE_SIMULATION = re.compile(
+    r"data pointer|data_ptr|(have|has no|without) storage|not allocated yet|StandIn|torch_dispatch|meta tensor"
+    r"|[Ii]nference tensor|version_counter|Python key|functorch|swap_tensor|_make_wrapper"
+    r"|already associated to a python object"
+)
+# What Python and torch say of arguments of the wrong type: a stand-in has all that a tensor has.
+_OF_ARGUMENTS = re.compile(
+    r"unsupported operand|invalid combination of arguments|argument '?\w+'? .*must be|'StandIn' object has no attribute"
+)
+_OF_MODULES = {"parameter", "buffer", "gradient", "state"}
+_ENDS = (SystemExit, KeyboardInterrupt)
+_TORCHS_ERRORS = (RuntimeError, NotImplementedError, TypeError, AttributeError)
+_CALLS = {FunctionOverrides.__torch_function__.__code__, Call.done.__code__}
+_one_at_a_time = threading.Lock()
+_under_way: list[ThreadTracking] = []  # one, or none
+
+
+class Options(NamedTuple):
+    """How a step is rehearsed; `rehearse` says what each is."""
+
+    to: Any = "cuda"
+    moved_by: MovedBy = "torchmove"
+    data: Data = "auto"
+    state: tuple[Any, ...] = ()
+    strict_devices: bool = False
+    confirm_errors: bool = False
+
+    def check(self) -> None:
+        if self.moved_by not in ("torchmove", "to"):
+            raise ValueError(f"moved_by is 'torchmove' or 'to', not {self.moved_by!r}")
+        if self.data not in ("auto", "shapes", "real"):
+            raise ValueError(f"data is 'auto', 'shapes' or 'real', not {self.data!r}")
+
+
+def rehearse(
+    step: Callable[..., Any],
+    *objects: Any,
+    to: str | torch.device = "cuda",
+    moved_by: MovedBy = "torchmove",
+    data: Data = "auto",
+    state: tuple[Any, ...] | list[Any] = (),
+    strict_devices: bool = False,
+    confirm_errors: bool = False,
+) -> Rehearsal:
+    """Run a training step on a simulated device and report the lines that would fail on the real one.
+
+    No byte is moved, no device is touched, and afterwards everything is as it was.
+
+    Args:
+        step: your function.
+        *objects: what it is called with; their tensors are stand-ins meanwhile. Modules, optimizers and what holds them
+            are on the device when it begins; tensors, containers of tensors and objects without parameters, such as a
+            batch, are on the CPU.
+        to: the device, which need not be there.
+        moved_by: "torchmove" puts them where tm.move would, "to" where Module.to would.
+        data: "real" computes with real values, "shapes" with shapes alone; "auto" takes real values for a small state,
+            and for a large one where the step decides by a value and there is memory for it.
+        state: objects without parameters that are moved with the model all the same.
+        strict_devices: do not take a device that was decided where there is no GPU for the simulated one; report it.
+        confirm_errors: if the step ends in an error, run it once more without the simulation, on copies on the CPU, to
+            tell an error of the step from a limit of the rehearsal.
+
+    Returns:
+        The rehearsal: its findings, each with file, line, why and remedy, and the peak of the memory. It is true if the
+        step ran to its end and nothing would fail.
+
+    Raises:
+        TypeError: the step is not callable, or cannot be called with these objects.
+        ValueError: an option is unknown, or the device is the CPU.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> def step(model, batch):
+        ...     return model(batch)                   # the batch was not moved
+        >>> model, batch = torch.nn.Linear(2, 3), torch.ones(4, 2)
+        >>> found = tm.rehearse(step, model, batch, to="cuda")
+        >>> found.ok, found.findings[0].kind, found.findings[0].remedy
+        (False, 'input', 'batch = batch.to("cuda")')
+    """
+    options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
+    return rehearse_for(step, objects, options, sys._getframe().f_back)
+
+
+def rehearse_for(
+    step: Callable[..., Any], objects: tuple[Any, ...], options: Options, caller: types.FrameType | None
+) -> Rehearsal:
+    """With the names that the caller has for the objects."""
+    named = names_of(objects, caller, parameters_of(step, objects))
+    return rehearse_named(step, objects, named, options, "" if caller is None else caller.f_code.co_filename)
+
+
+def rehearse_named(
+    step: Callable[..., Any], objects: tuple[Any, ...], named: dict[str, Any], options: Options, caller: str = ""
+) -> Rehearsal:
+    """`caller`: the file that asks, where the arguments may come from."""
+    if not callable(step):
+        raise TypeError(f"rehearse takes a step, which is a function, and what to call it with: not {step!r}")
+    check_call(step, objects)
+    options.check()
+    home_of(options.to)
+    if any(company.is_on_stage() for company in _under_way):
+        raise RuntimeError("a rehearsal is under way: rehearse one step at a time")
+    with _one_at_a_time:
+        first = _Rehearsing(step, objects, named, options, caller)
+        found = _performed(first)
+        if options.data == "auto" and not first.stage.real and found.ending in ("limit", "error"):
+            why_not = first.why_not_real()
+            if why_not:
+                return found.because(why_not)
+            second = _Rehearsing(step, objects, named, options._replace(data="real"), caller)
+            second.values = f"real: with shapes alone it {first.how_it_ended()}"
+            return _performed(second)
+        return found
+
+
+def _performed(rehearsing: _Rehearsing) -> Rehearsal:
+    _under_way.append(rehearsing.company)
+    try:
+        return rehearsing.result()
+    finally:
+        _under_way.clear()
+
+
+def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
+    if inspect.isgeneratorfunction(step) or inspect.iscoroutinefunction(step):
+        raise TypeError("this step does nothing when it is called: give a function that runs it to its end")
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):  # not every callable tells
+        return
+    try:
+        signature.bind(*objects)
+    except TypeError as error:
+        name = getattr(step, "__name__", type(step).__name__)
+        kinds = ", ".join(type(each).__name__ for each in objects)
+        raise TypeError(f"the step {name}{signature} cannot be called with ({kinds}): {error}") from None
+
+
+def home_of(to: str | torch.device) -> torch.device:
+    """The device, with its number."""
+    try:
+        device = torch.device(to)
+    except RuntimeError:
+        raise ValueError(f"to={to!r} is no device that torch knows; name one, such as to='cuda'") from None
+    if device.type in ("cpu", "meta"):
+        raise ValueError(f"to={device.type!r}: nothing to rehearse there; name a device, such as to='cuda'")
+    return place_of(device)
+
+
+def parameters_of(step: Any, objects: tuple[Any, ...]) -> dict[str, Any]:
+    """The objects under the names that the step has for them; only those that it names one by one."""
+    try:
+        parameters = [*inspect.signature(step).parameters.values()]
+    except (TypeError, ValueError):
+        return {}
+    places = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return dict(zip(places, objects, strict=False))
+
+
+class _Rehearsing:
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        objects: tuple[Any, ...],
+        named: dict[str, Any],
+        options: Options,
+        caller: str,
+    ) -> None:
+        self.step, self.objects, self.options, self.caller = step, objects, options, caller
+        self.arguments = objects  # those, but for devices that were decided
+        self.home = home_of(options.to)
+        given = Given(named, options.state)
+        self.states, self.assumed = given.states, given.assumed
+        self.parameters = parameters_of(step, objects)
+        named = self.as_the_step_names_them(named)
+        if not isinstance(step, types.FunctionType):
+            self.states.setdefault("step", step.__self__ if isinstance(step, types.MethodType) else step)
+        self.trained = list(trained_in(list(self.states.values())))
+        known = {id(each) for each in (*named.values(), *self.states.values())}
+        self.around = Captured(step, [*self.states.values(), *self.trained, *objects])
+        found = self.around.held.items()
+        self.outside = {name: each for name, each in found if id(each) not in known and name not in named}
+        self.named = {"step": step, **self.outside, **named, **self.states}
+        self.stage = SimulatedDevice(self.home, real=options.data == "real", tell=self.tell, find=self.find)
+        self.company = ThreadTracking(self.stage, self.broke_off)
+        self.findings: dict[tuple[str, int, str, str], Finding] = {}
+        self.values = "real" if options.data == "real" else "shapes"
+        self.stopped, self.ending = "", "finished"
+        self.stopped_at: Line | None = None
+        self.raised: BaseException | None = None
+        self.state_bytes, self.has_values = 0, True
+        self.own: dict[str, str] = {}  # objects whose own code sends what they hold, and their classes
+        self.sent: set[str] = set()  # the names of objects that were not given, and were sent to the device
+        self.replaced: set[int] = set()  # tensors that came into a module after that was sent
+        self.with_attributes: set[str] = set()  # objects with tensors that Module.to does not move
+        self.sent_modules: dict[int, nn.Module] = {}
+        self.generators: list[torch.Generator] = []
+        self.made: list[Any] = []  # regions of mixed precision and scalers that there would be with the device
+        self.is_off: SwitchedOff = lambda _: False
+
+    def as_the_step_names_them(self, named: dict[str, Any]) -> dict[str, Any]:
+        """Data under the names of the step's parameters: there is where they are sent to the device."""
+        parameters = {id(each): name for name, each in self.parameters.items()}
+        renamed: dict[str, Any] = {}
+        for name, each in named.items():
+            mine = name if name in self.states else parameters.get(id(each), name)
+            renamed[mine if mine not in renamed else name] = each
+        return renamed if len(renamed) == len(named) else named
+
+    def result(self) -> Rehearsal:
+        undo = Undo(always=True)
+        try:
+            with undo, undo:
+                with HeldInterrupts() as interrupts, interrupts:
+                    self.set_up(undo)
+                if not self.stopped:
+                    self.on_stage(undo)
+                if not self.stopped and self.stage.left is not None:
+                    self.check_left(self.stage.left)
+                if not self.stopped and not self.stage.meter.saw_any:
+                    self.ending = "limit"
+                    self.stopped = (
+                        f"nothing was on {self.home} at any time\n      "
+                        "Fix: pass the model to the rehearsal, and send the batch in the step"
+                    )
+        finally:
+            self.stage.close()
+            if undo.failed:
+                raise RuntimeError(f"after the rehearsal something could not be put back: {undo.failed}")
+        if self.options.confirm_errors and self.ending in ("error", "limit") and self.raised is not None:
+            self.confirm(self.raised)
+        guessed = [
+            f"{line}  {text}: 1.0 was used for a value that is not computed with shapes alone"
+            for line, text in self.stage.guessed.items()
+        ]
+        return Rehearsal(
+            device=self.home,
+            findings=tuple(self.findings.values()),
+            peak=self.stage.meter.peak(),
+            stopped=self.stopped,
+            ending=self.ending,
+            stopped_at="" if self.stopped_at is None else str(self.stopped_at),
+            values=self.values,
+            assumed=(*self.assumed, *guessed),
+        )
+
+    # ------------------------------------------------------------ before
+
+    def set_up(self, undo: Undo) -> None:
+        remember_globals(undo)
+        remember_generators([*self.named.values(), *self.around.sources], undo)
+        forget_answers(undo)
+        remember_shared(undo)
+        if not self.options.strict_devices:
+            self.assumed += take_chosen([*self.objects, *self.around.sources], self.home, undo)
+        remember_names(self.around.names, self.around.classes, undo)
+        self.set_up_states(undo)
+
+    @plain_torch
+    def set_up_states(self, undo: Undo) -> None:
+        torch.clear_autocast_cache()  # it refers to tensors that stand-ins are to be put under
+        inventory = survey_objects(self.named)
+        self.choose_values(inventory)
+        self.with_attributes = {
+            next(inventory.slots[index].path.steps()).what
+            for index, role in enumerate(inventory.slots.roles())
+            if role not in _OF_MODULES
+        }
+        self.is_off = switched_off_by(self.around, inventory, self.caller, self.home)
+        holders = [holder for holder, _ in inventory.holders.values()]
+        if remember([*self.named.values(), *holders, *self.around.functions], undo):
+            most = readable_bytes(MOST_ARRAY_BYTES)
+            self.assumed.append(f"numpy's arrays are more than {most}: what the step writes into some of them stays")
+        places = self.places(inventory, undo)
+        if not self.options.strict_devices:
+            self.decide_devices(inventory, places, undo)
+        data = {name for name in self.named if name not in self.states and name not in self.outside and name != "step"}
+        outside = {*self.outside} - self.sent
+        belongings = Belongings(
+            inventory, self.named, data, outside, self.own, self.replaced, self.sent_modules, self.home
+        )
+
+        def origin_of(path: Path, role: str, tensor: Tensor) -> Origin | None:
+            at_home = places.get(id(tensor)) is self.home
+            return None if at_home else belongings.origin_of(path, role, tensor)
+
+        if not self.stopped:
+            set_up(inventory, self.stage, places, origin_of, undo)
+
+    def choose_values(self, inventory: Inventory) -> None:
+        looks = inventory.slots.looks
+        self.has_values = all(device.type != "meta" for device in looks.devices)
+        self.state_bytes = sum(dict(zip(looks.storages, looks.storage_bytes, strict=True)).values())
+        if self.options.data == "auto" and self.has_values and self.state_bytes <= _SMALL:
+            self.stage.real = True
+            self.values = "real"
+
+    def why_not_real(self) -> str:
+        """Why the step cannot be rehearsed with real values; "": it can."""
+        if not self.has_values:
+            return "the state has tensors on meta, which have no values: give the rehearsal a state with values"
+        needed = 3 * max(self.state_bytes, sum(self.stage.meter.peak().values()))
+        free = free_memory(CPU)
+        if free is not None and needed > free:
+            room = f"{readable_bytes(needed)} of host memory, and {readable_bytes(free)} are free"
+            return f"real values would take about {room}"
+        return ""
+
+    def how_it_ended(self) -> str:
+        return f"stopped at {self.stopped_at}" if self.stopped_at is not None else "stopped"
+
+    def decide_devices(self, inventory: Inventory, places: dict[int, torch.device], undo: Undo) -> None:
+        decided = decisions.Decided(self.around, self.home, self.caller)
+        decided.values_in(inventory, self.named)
+        named = [*self.parameters.items()]
+        self.arguments = (
+            *(
+                decided.argument(self.step, name, value, (index, len(self.objects)))
+                for index, (name, value) in enumerate(named)
+            ),
+            *self.objects[len(named) :],
+        )
+        decided.apply(undo)
+        sent = {
+            id(inventory.slots.tensors[index]) for index in decided.sent(inventory, {*self.outside}, self.parameters)
+        }
+        places.update(dict.fromkeys(sent, self.home))
+        self.stage.sent = decided.there - {*map(id, inventory.slots.tensors)}
+        repoint_all(decided.remembered(inventory), undo)
+        take_accelerators(decided.of_libraries.values(), self.home, undo)
+        for space, name, tensor in decided.parted:
+            space[name] = tensor  # put back with the other variables
+        self.place_own(decided, inventory, sent, places)
+        self.generators, self.sent, self.made = decided.generators, decided.sent_names, decided.made
+        is_off, off = self.is_off, decided.again.off
+        self.is_off = lambda made: any(made is each for each in off) or is_off(made)
+        self.assumed += decided.assumed
+        self.replaced, self.sent_modules = decided.replaced, decided.sent_modules
+        line_of_default = decided.default_device()
+        if line_of_default is not None:
+            self.stage.default_device = self.home
+        for line, names in decided.lines():
+            why = f"{names}: decided here where there is no {self.home.type}; the rehearsal uses {name_of(self.home)}"
+            self.find(line, "decided", why, "nothing to do; strict_devices=True reports such devices")
+
+    def place_own(
+        self, decided: decisions.Decided, inventory: Inventory, sent: set[int], places: dict[int, torch.device]
+    ) -> None:
+        """Of objects whose own code sends what they hold, that of the step among them: the rest is on the CPU."""
+        for name, own in self.states.items():
+            kind = type(own).__name__
+            is_given = any(own is each for each in (*self.objects, *self.options.state))
+            if isinstance(own, (nn.Module, Optimizer)) or any(own is each for each in self.options.state):
+                continue
+            if name == "step" and is_given:
+                continue
+            of_whom = f"the step's own object (class {kind})" if name == "step" else f"{name} (class {kind})"
+            if decided.sends_its_own(own):
+                self.own[name] = kind
+                self.assumed.append(f"of {of_whom}, what its code sends is on {self.home}")
+            elif name == "step":
+                self.assumed.append(f"{of_whom} is treated as state")
+        places_by_code = {*self.own}
+        for name, own in self.outside.items():
+            if not isinstance(own, (nn.Module, Optimizer)) and name.isidentifier() and decided.sends_its_own(own):
+                self.own[name] = type(own).__name__
+        for slot in inventory.slots if places_by_code else ():
+            of = slot.owner.parameter if slot.owner is not None else None
+            if next(slot.path.steps()).what in places_by_code and not {id(slot.tensor), of} & sent:
+                places[id(slot.tensor)] = CPU
+
+    def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:
+        """Where each tensor is when the step begins, by its id."""
+        places = {id(tensor): _place(tensor.device) for tensor in inventory.slots.tensors}
+        if not self.states:
+            return places
+        plan = plan_for(self.states, self.home, (), lambda _: None)
+        if self.options.moved_by == "torchmove":
+            placed = map(place_of, plan.placement)
+            places.update(zip(map(id, plan.inventory.slots.tensors), placed, strict=True))
+            repoint_all(plan.repoints, undo)
+        why, refused = "tm.move refuses this state", [each for each in plan.refusals if each.code not in _NO_OBSTACLE]
+        if self.options.moved_by == "to":
+            why = "a rehearsal cannot look into this, or it cannot be moved"
+            registered = {str(slot.path) for slot in plan.inventory.slots if slot.role in ("parameter", "buffer")}
+            refused = [
+                each
+                for each in refused
+                if each.code in _OF_MODULE_TO and (each.code != "R040" or each.path in registered)
+            ]
+        programs = [path for holder, path in plan.inventory.holders.values() if is_scripted(holder)]
+        if programs and not refused:
+            why, refused = "a rehearsal cannot look into this", [_unseen(programs)]
+        if refused:
+            self.ending = "refused"
+            self.stopped = "\n      ".join([f"{why}:", *map(str, refused)])
+        return places
+
+    # ------------------------------------------------------------ meanwhile
+
+    def on_stage(self, undo: Undo) -> None:
+        stage, company = self.stage, self.company
+        with lazy_tensors(stage, undo), ExitStack() as stack:
+            stack.enter_context(runtime.simulated(stage))
+            stack.enter_context(mixed_precision(stage, [*self.named.values(), *self.made], self.is_off, self.assumed))
+            stack.enter_context(generators(self.generators, self.home))
+            stack.enter_context(self.watched_for_moves())
+            loaders = stack.enter_context(delivered(stage))
+            stack.enter_context(files(company, undo))
+            stack.enter_context(nothing_traced())
+            stack.enter_context(hooks_overridden(stage))
+            stack.enter_context(company.followed())
+            try:
+                with FunctionOverrides(stage), stage:
+                    self.perform()
+            finally:
+                dismiss(loaders)  # their threads wait for the next batch
+                if not company.end() and not self.stopped:
+                    self.stopped, self.ending = _GOES_ON, "limit"
+        self.mark_state()
+
+    @contextmanager
+    def watched_for_moves(self) -> Iterator[None]:
+        """Says so where the step moves a module by itself, and plain attributes were moved before as tm.move does."""
+        apply: Any = nn.Module._apply
+        modules = {id(each): name for name, each in self.states.items() if isinstance(each, nn.Module)}
+
+        def applied(module: nn.Module, function: Any, *args: Any, **kwargs: Any) -> Any:
+            name = modules.pop(id(module), None)
+            if name in self.with_attributes and getattr(function, "__qualname__", "").startswith("Module."):
+                self.assumed.append(
+                    f"{name} was moved by tm.move, plain attributes included, before the step moves it by itself; "
+                    "moved_by='to' rehearses what Module.to moves"
+                )
+            return apply(module, function, *args, **kwargs)
+
+        moved_by_us = self.options.moved_by == "torchmove"
+        with patch.object(nn.Module, "_apply", applied) if moved_by_us else nullcontext():
+            yield
+
+    def perform(self) -> None:
+        try:
+            if self.options.moved_by == "to":
+                for each in trained_in([value for name, value in self.states.items() if name not in self.own]):
+                    if isinstance(each, nn.Module):
+                        each.to(self.home)
+            self.step(*self.arguments)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: a step that ends the program does not run to its end
+            self.broke_off(error)
+
+    def broke_off(self, error: BaseException) -> None:
+        if isinstance(error, TypeError) and "unsupported operand" in str(error):
+            # torch's operators make NotImplemented of a TypeError, and Python this error of that.
+            error = self.stage.lacking.get(users_line_of(error), error).with_traceback(error.__traceback__)
+        said = str(error).strip().splitlines()[:1]
+        words = ": ".join([type(error).__name__, *said]).replace("StandIn", "Tensor")
+        if isinstance(error, CannotGoOn):
+            self.stop(error, "limit", str(error), "rehearse with data='real', on the command line --data real")
+        elif isinstance(error, NotFollowed):
+            self.stop(error, "limit", str(error), _LEAVE_OUT)
+        elif isinstance(error, NotOnDevice):
+            self.stop(error, "device", str(error), error.remedy)
+            self.find(users_line_of(error), "dtype", str(error), error.remedy)
+        elif self.is_the_simulations(error):
+            remedy = _LEAVE_OUT if self.stage.real else "rehearse with data='real', on the command line --data real"
+            cause = next((each for each in _chain(error) if _OF_THE_SIMULATION.search(str(each))), error)
+            if cause is not error:
+                words = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}".replace(
+                    "StandIn", "Tensor"
+                )
+            self.stop(error, "limit", f"the simulation does not support this: {words}", remedy)
+        elif self.is_about_devices(error):
+            remedy = "see the finding above; the step goes no further"
+            self.stop(error, "device", words, remedy)
+        else:
+            if self.stage.not_written:
+                files = listed(sorted(self.stage.not_written))
+                words += f" (a rehearsal does not write what the step saves, here {files})"
+            remedy = "not a device error; correct this first" + (
+                "" if self.options.confirm_errors else " (confirm_errors=True tries the step without the simulation)"
+            )
+            self.stop(error, "error", words, remedy)
+            line = users_line_of(error)
+            self.find(line, "error", words, remedy)
+
+    def is_about_devices(self, error: BaseException) -> bool:
+        """Did a library refuse tensors on two devices by a check of its own? Reports what is on the CPU there."""
+        said, last = str(error), error.__traceback__
+        names_both = self.home.type in said and ("device" in said or "cpu" in said)
+        if isinstance(error, _ENDS) or not (names_both or "different devices" in said):
+            return False
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        given = {} if last is None else _compared(last)
+        strays = [each for each in given.values() if each._place is CPU and each._origin is not None]
+        before = len(self.findings)
+        for stray in strays if len(given) == 1 or len({each._place for each in given.values()}) > 1 else ():
+            self.tell(stray, last.tb_frame.f_code.co_name, users_line_of(error))  # type: ignore[union-attr]
+        known = [each for each in strays if each._origin.reported or each._origin.root.reported]  # type: ignore[union-attr]
+        return len(self.findings) > before or bool(known)
+
+    def is_the_simulations(self, error: BaseException) -> bool:
+        """Was an error raised because of what a stand-in is, and not by what the step does?"""
+        if any(_OF_THE_BUILD.search(str(each)) for each in _chain(error)):
+            return True
+        refused = self.stage.refused
+        if refused is not None and any(each is refused.error for each in _chain(error)):
+            return False  # torch's own kernels or shape functions have said so
+        if isinstance(error, OSError) and any(name in str(error) for name in self.stage.not_written):
+            return True  # a library reads a file that was not written
+        if isinstance(error, (TypeError, AttributeError)) and _OF_ARGUMENTS.search(str(error)):
+            return False
+        if any(isinstance(each, _TORCHS_ERRORS) and _OF_THE_SIMULATION.search(str(each)) for each in _chain(error)):
+            return True  # a library may have raised one of its own from it
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        # A function of torch's that is written in C has no frame: what calls it for the step is not the cause.
+        code = None if last is None else last.tb_frame.f_code
+        return code is not None and is_ours(code.co_filename) and code not in _CALLS
+
+    def stop(self, error: BaseException, ending: Ending, why: str, remedy: str) -> None:
+        if self.stopped:
+            return
+        line = users_line_of(error)
+        self.stopped = f"stopped at {line}  {line.text}\n      {why}\n      Fix: {remedy}"
+        self.ending, self.stopped_at, self.raised = ending, line, error
+
+    def check_left(self, line: Line) -> None:
+        """Weights were moved to the CPU at this line, and computed with there: was the device decided before?"""
+        if is_installed(line.file):
+            self.ending, self.stopped_at = "limit", line
+            why = "the model was moved to cpu here, and computes there: its device was decided before the rehearsal"
+            remedy = "make the trainer, or whatever else chooses the device, inside the step"
+            self.stopped = f"stopped at {line}  {line.text}\n      {why}\n      Fix: {remedy}"
+        elif self.options.strict_devices and "cpu" not in line.text:
+            why = "the model was moved to cpu, the device that this line remembers, and computes there"
+            self.find(line, "stale-device", why, "take the device of a parameter: next(model.parameters()).device")
+
+    def confirm(self, raised: BaseException) -> None:
+        """Run the step without the simulation, on copies: does it fail there too?"""
+        error = plainly(self.step, self.objects, self.named, self.around, self.home)
+        if error is not None and type(error) is not type(raised):
+            said = str(error).strip().partition("\n")[0]
+            self.stopped += (
+                f"\n      not confirmed: without the simulation, on the CPU, it fails with {_kind(error)}: {said}"
+            )
+        elif error is not None:
+            self.ending = "error"
+            self.stopped += f"\n      without the simulation, on the CPU, it fails as well: {_kind(error)}"
+        else:
+            self.ending = "limit"
+            words = self.stopped.partition("\n      Fix: ")[0]
+            why = "without the simulation, on the CPU, the step runs: the simulation is the cause, not the step"
+            self.stopped = f"{words}\n      {why}\n      Fix: {_LEAVE_OUT}"
+            self.findings = {key: each for key, each in self.findings.items() if each.kind != "error"}
+
+    def tell(self, stray: Any, operation: str, line: Line) -> None:
+        origin = stray._origin
+        if origin is not None and (origin.reported or origin.root.reported):
+            return  # what has to be mended is known: this is what comes of it
+        computed = computed_from(origin) if isinstance(stray, StandIn) and origin is not None else None
+        if isinstance(stray, StandIn) and origin is not None and (origin.tensor is None or origin.tensor() is None):
+            origin.tensor = weakref.ref(stray if computed is None else computed)
+        source = origin.tensor() if origin is not None and origin.tensor is not None else None
+        sendings = (each.thrown_away() for each in (stray, source, computed) if isinstance(each, StandIn))
+        sent = next(filter(None, sendings), None)
+        if sent is not None:
+            cause = self.stage.root("thrown away", *sent)
+            if cause.reported:
+                return
+            cause.reported = True
+            came = thrown_away(origin, sent, self.home)
+        elif origin is not None:
+            came = origin.described()
+        else:
+            came = Provenance("input", f"a tensor on {stray._place}", "send it to the device first")
+        made = f" ({came.line})" if came.line and came.line != line else ""
+        why = f"{operation} with a tensor on {stray._place}: {came.what}{made}"
+        found = self.find(line, came.kind, why, came.remedy)
+        if origin is not None:
+            origin.reported = found
+            if came.kind not in ("attribute", "container"):  # each is to be mended by itself
+                origin.root.reported = found
+
+    def find(self, line: Line, kind: str, why: str, remedy: str) -> Finding:
+        own = own_line() if is_installed(line.file) else None
+        if own is not None:  # a library's line says less to the user than the one that calls it
+            line, why = own, f"{why}, in {line}"
+        found = Finding(line.file, line.number, kind, line.text, why, remedy)
+        cause = "" if kind == "numpy" else remedy  # of a list of tensors, the first
+        return self.findings.setdefault((line.file, line.number, kind, cause), found)
+
+    # ------------------------------------------------------------ afterwards
+
+    def mark_state(self) -> None:
+        """What an optimizer holds now it will hold in the next step too."""
+        for optimizer in (each for each in self.trained if isinstance(each, Optimizer)):
+            for state in optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, StandIn):
+                        self.stage.meter.mark(value._behind, "optimizer")
+
+
+def _kind(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def _compared(raised: types.TracebackType) -> dict[str, StandIn]:
+    """The tensors of a function that raised an error: those that the test before it names, if that names any."""
+    tensors = {name: each for name, each in raised.tb_frame.f_locals.items() if type(each) is StandIn}
+    words: set[str] = set()
+    for number in range(raised.tb_lineno, max(0, raised.tb_lineno - 8), -1):
+        line = linecache.getline(raised.tb_frame.f_code.co_filename, number)
+        words |= {*re.findall(r"\w+", line)}
+        if line.lstrip().startswith(("if ", "elif ", "assert ")):
+            break
+    else:
+        return tensors
+    return {name: each for name, each in tensors.items() if name in words} or tensors
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _place(device: torch.device) -> torch.device:
+    return CPU if device.type in ("cpu", "meta") else place_of(device)
+
+
+def _unseen(programs: list[Path]) -> Refusal:
+    more = f" and {len(programs) - 1} more" if len(programs) > 1 else ""
+    remedy = "rehearse with the module it was made from"
+    return Refusal("R022", f"{programs[0]}{more}", "TorchScript runs it, not Python", remedy)

@@ -1,0 +1,299 @@
+"""What a rehearsal does not follow: programs that torch makes of a step's code, and forward-mode differentiation."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
+
+from torchmove.internals.interrupts import HeldInterrupts
+from torchmove.rehearsing.device import NotFollowed, SimulatedDevice
+from torchmove.rehearsing.tensors import StandIn
+
+
+@contextmanager
+def nothing_traced() -> Iterator[None]:
+    with (
+        patch.object(torch.export, "export", _refuse),
+        patch.object(torch.jit, "trace", _refuse),
+        patch.object(forward_ad, "make_dual", _refuse_duals),
+    ):
+        yield
+
+
+def _refuse_duals(*_: Any, **__: Any) -> NoReturn:
+    raise NotFollowed("forward-mode differentiation keeps tangents in torch's C++, where a rehearsal does not see them")
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise NotFollowed("torch makes a program of the code here, and a rehearsal does not see into that")
+
+
+@contextmanager
+def simulated(stage: SimulatedDevice) -> Iterator[None]:
+    home = stage.home
+    with ExitStack() as patches:
+        patches.enter_context(_without_compiler())
+        for module, name, value in _answers(stage):
+            if hasattr(module, name):
+                patches.enter_context(patch.object(module, name, value))
+        optimizers = importlib.import_module("torch.optim.optimizer")
+        patches.enter_context(patch.object(optimizers, "_foreach_supported_types", _MANY_AT_ONCE))
+        checkpoints: Any = importlib.import_module("torch.utils.checkpoint")
+        checks = getattr(checkpoints, "_allowed_determinism_checks_to_fns", {})
+        patches.enter_context(patch.dict(checks, default=_shape_and_dtype))
+        patches.enter_context(patch.object(nn.RNNBase, "flatten_parameters", _nothing))
+        # torch's C++ wants a stream of its own kind before it asks anything else.
+        patches.enter_context(patch.object(Tensor, "record_stream", _nothing))
+        patches.enter_context(patch.object(nn.DataParallel, "scatter", _to_the_one_device(home)))
+        for module in (torch, torch.random):
+            restore = partial(_restored, stage, module.set_rng_state)
+            patches.enter_context(patch.object(module, "set_rng_state", restore))
+        for module in (torch, torch.utils.dlpack):
+            patches.enter_context(patch.object(module, "from_dlpack", _from_dlpack(torch.utils.dlpack.from_dlpack)))
+        if home.type == "mps":
+            for name in ("is_available", "is_built", "is_macos_or_newer"):
+                patches.enter_context(patch.object(torch.backends.mps, name, _always(True)))
+        yield
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Compiled code runs as it was written."""
+    if "torch._dynamo" not in sys.modules and "torch._dynamo.eval_frame" not in sys.modules:
+        # Optimizers import torch's compiler when they are first used, and it reads torch.cuda: the real one.
+        with HeldInterrupts() as interrupts, interrupts:  # half imported it would be of no use to anybody any more
+            importlib.import_module("torch._dynamo")
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def _answers(stage: SimulatedDevice) -> Iterator[tuple[Any, str, Any]]:
+    """What is put in the place of which function, of the device's module and of torch.accelerator."""
+    kind = stage.home.type
+    own = getattr(torch, kind, None)
+    for name, answer in _ANSWERS.items():
+        for module in (own, getattr(own, "random", None), getattr(own, "memory", None)):
+            yield module, name, _always(answer)
+    for name in _IDLE:
+        yield own, name, _Idle
+    for name, answer in _ANSWERS.items():
+        yield torch.accelerator, name, _always(answer)
+    yield torch.accelerator, "current_accelerator", lambda check_available=False: torch.device(kind)
+    for name in ("current_device_index", "current_device_idx"):
+        yield torch.accelerator, name, _always(stage.home.index)
+    for name in ("set_device_index", "set_device_idx", "set_stream"):
+        yield torch.accelerator, name, _nothing
+    yield torch.accelerator, "current_stream", _Idle
+    yield torch.accelerator, "device_index", _Idle
+    for name in ("Stream", "Event"):
+        yield torch, name, _Idle
+    for module in (own, getattr(own, "profiler", None)):
+        yield module, "cudart", _Idle
+        yield module, "check_error", _nothing
+    yield own, "graph_pool_handle", _always((0, 0))
+    yield own, "make_graphed_callables", _as_it_is
+    yield getattr(own, "nvtx", None), "_nvtx", _Idle()
+    yield torch.autograd.profiler, "emit_nvtx", _Idle
+    for name in ("nested_tensor", "as_nested_tensor"):
+        yield torch.nested, name, _made_and_sent(getattr(torch.nested, name))
+    for kind_of_type, dtype in _TYPES.items():
+        yield own, f"{kind_of_type}Tensor", tensor_type(f"{kind_of_type}Tensor", dtype, stage.home)
+
+
+def _to_the_one_device(home: torch.device) -> Callable[..., Any]:
+    def scatter(_: Any, inputs: Any, kwargs: Any, __: Any) -> Any:
+        args, named = pytree.tree_map(
+            lambda each: each.to(home) if isinstance(each, Tensor) else each, (inputs, kwargs or {})
+        )
+        return (args,), (named,)
+
+    return scatter
+
+
+def _shape_and_dtype(tensor: Tensor) -> dict[str, Any]:
+    """Of what is computed anew for a backward pass, beside what was computed first; a stray is mended in between."""
+    return {"shape": tensor.shape, "dtype": tensor.dtype}
+
+
+def _restored(stage: SimulatedDevice, restore: Callable[[Any], None], state: Any) -> None:
+    restore(stage.state_of_generator(state))
+
+
+def _from_dlpack(really: Callable[..., Any]) -> Callable[..., Any]:
+    def from_dlpack(each: Any, **options: Any) -> Any:
+        """The same memory, of a stand-in: torch's C++ would read it by an address."""
+        return each.detach() if isinstance(each, StandIn) else really(each, **options)
+
+    return from_dlpack
+
+
+# Optimizers update many tensors at once where all are of these types.
+_MANY_AT_ONCE = [Tensor, nn.Parameter, StandIn]
+
+
+class _Idle:
+    """A stream, an event, a guard: takes everything, and does nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Idle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def elapsed_time(self, _: object) -> float:
+        return 1.0
+
+    def query(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _nothing
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _as_it_is(callables: Any, *_: Any, **__: Any) -> Any:
+    """What is captured as a graph runs as it was written, and a replay of it does nothing."""
+    return callables
+
+
+def _made_and_sent(make: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's C++ would make it on the device itself."""
+
+    def made_and_sent(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        made = make(*args, **kwargs)
+        return made if device is None else made.to(device)
+
+    return made_and_sent
+
+
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+class _Properties:
+    """Of a simulated device, as torch.cuda.get_device_properties has them."""
+
+    name = "a simulated device"
+    major, minor = 9, 0
+    total_memory = 1 << 40
+    multi_processor_count = 132
+    warp_size = 32
+    gcnArchName = ""  # noqa: N815 (torch's name)
+    max_threads_per_multi_processor, regs_per_multiprocessor = 2048, 65536
+    shared_memory_per_block, L2_cache_size = 48 << 10, 50 << 20
+    is_integrated = is_multi_gpu_board = 0
+    uuid = "00000000-0000-0000-0000-000000000000"
+
+
+class _Counts(dict[str, Any]):
+    """Statistics: none has counted anything."""
+
+    def __missing__(self, _: str) -> int:
+        return 0
+
+
+_ANSWERS: dict[str, Any] = {
+    "is_available": True,
+    "is_initialized": True,
+    "is_bf16_supported": True,
+    "is_current_stream_capturing": False,
+    "is_tf32_supported": True,
+    "device_count": 1,
+    "current_device": 0,
+    "get_device_name": _Properties.name,
+    "get_device_capability": (9, 0),
+    "get_device_properties": _Properties,
+    "get_arch_list": ["sm_90"],
+    "mem_get_info": (1 << 40, 1 << 40),
+    "get_memory_info": (1 << 40, 1 << 40),
+    "memory_summary": "",
+    **dict.fromkeys(["memory_stats", "host_memory_stats", "memory_stats_as_nested_dict"], _Counts()),
+    "memory_snapshot": [],
+    "initial_seed": 0,
+    "recommended_max_memory": 1 << 40,
+    **dict.fromkeys(["memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"], 0),
+    **dict.fromkeys(["current_allocated_memory", "driver_allocated_memory", "utilization"], 0),
+    **dict.fromkeys(["init", "set_device", "synchronize", "empty_cache", "ipc_collect", "set_stream"]),
+    **dict.fromkeys(["manual_seed", "manual_seed_all", "seed", "seed_all"]),
+    **dict.fromkeys(["set_rng_state", "set_rng_state_all", "set_per_process_memory_fraction"]),
+    **dict.fromkeys(["reset_peak_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated"]),
+    **dict.fromkeys(["reset_peak_host_memory_stats", "reset_accumulated_host_memory_stats"]),
+    **dict.fromkeys(["_record_memory_history", "_dump_snapshot", "_sleep", "set_sync_debug_mode"]),
+    **dict.fromkeys(["get_sync_debug_mode", "device_memory_used", "memory_usage"], 0),
+    **dict.fromkeys(["temperature", "power_draw", "clock_rate"], 0),
+    "can_device_access_peer": False,
+    "get_allocator_backend": "native",
+    "get_per_process_memory_fraction": 1.0,
+    "get_rng_state": torch.zeros(16, dtype=torch.uint8),
+    "get_rng_state_all": [torch.zeros(16, dtype=torch.uint8)],
+}
+_IDLE = (
+    "Stream",
+    "Event",
+    "stream",
+    "device",
+    "device_of",
+    "current_stream",
+    "default_stream",
+    "StreamContext",
+    "CUDAGraph",
+    "graph",
+)
+
+# ---------------------------------------------------------------- torch.cuda.FloatTensor
+
+_TYPES = {
+    "Float": torch.float32,
+    "Double": torch.float64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Byte": torch.uint8,
+    "Char": torch.int8,
+    "Short": torch.int16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Bool": torch.bool,
+}
+
+
+class _TensorType(type):
+    """A class by whose name a dtype and a device are said, as old code does."""
+
+    dtype: torch.dtype
+    simulated_on: torch.device
+
+    def __instancecheck__(cls, tensor: object) -> bool:
+        return isinstance(tensor, Tensor) and tensor.dtype == cls.dtype and tensor.device == cls.simulated_on
+
+    def __call__(cls, *values: Any) -> Tensor:
+        if len(values) == 1 and not isinstance(values[0], (int, torch.Size)):
+            return torch.as_tensor(values[0], dtype=cls.dtype, device=cls.simulated_on)
+        return torch.empty(*values, dtype=cls.dtype, device=cls.simulated_on)
+
+
+def tensor_type(name: str, dtype: torch.dtype, home: torch.device) -> Any:
+    return _TensorType(name, (), {"dtype": dtype, "simulated_on": home})
+
+
+def simulated_type(real: Any, home: torch.device) -> Any:
+    """The type of the simulated device in the place of one of the CPU's; None: it is no such type."""
+    name = "Float" if real is Tensor else getattr(real, "__name__", "").removesuffix("Tensor")
+    return tensor_type(f"{name}Tensor", _TYPES[name], home) if name in _TYPES else None

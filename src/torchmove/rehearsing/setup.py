@@ -1,0 +1,161 @@
+"""The scene: stand-ins in the place of tensors, under the same objects. Whoever holds one holds the other.
+
+Every change is on an undo list before it is made; run backwards, it leaves all as it was.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.nn import parameter
+from torch.nn.parameter import is_lazy
+
+from torchmove.internals.undo import Undo
+from torchmove.rehearsing.device import SimulatedDevice, outside_simulation
+from torchmove.rehearsing.provenance import Origin
+from torchmove.rehearsing.restore import remember
+from torchmove.rehearsing.tensors import CPU, Itself, StandIn, place_of, swap
+from torchmove.surveying.composites import is_window
+from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.paths import Path
+from torchmove.surveying.storages import Block
+
+_PARTS = {"parameter": "parameters", "buffer": "parameters", "gradient": "gradients", "state": "optimizer"}
+
+
+def set_up(
+    inventory: Inventory,
+    stage: SimulatedDevice,
+    places: Mapping[int, torch.device],
+    origin_of: Callable[[Path, str, Tensor], Origin | None],
+    undo: Undo,
+) -> None:
+    """Stand-ins for all tensors of an inventory, sharing memory as they do. `places`: by the tensor's id."""
+    tensors, roles = inventory.slots.tensors, inventory.slots.roles()
+    gradients = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
+
+    def origin_at(index: int) -> Origin | None:
+        if places[id(tensors[index])] is stage.home:
+            return None
+        slot = inventory.slots[index]
+        return origin_of(slot.path, slot.role, slot.tensor)
+
+    for block in inventory.blocks:
+        if _can_be_stood_in(block, tensors):
+            weighs = any(roles[index] in ("parameter", "gradient") for index in block.slots)
+            base = stage.storage_for(tensors[block.slots[0]], weighs=weighs)
+            for index in block.slots:
+                tensor = tensors[index]
+                standin = stage.wrap(stage.window(base, tensor), places[id(tensor)], origin_at(index))
+                standin._part = _PARTS.get(roles[index], "other tensors")
+                stage.meter.mark(standin._behind, standin._part)
+                put_in_place(tensor, standin, undo)
+        for index in block.slots:
+            if is_lazy(tensors[index]):
+                stage.itself(tensors[index], places[id(tensors[index])], origin_at(index))
+    for shell in inventory.shells:  # a sparse tensor: where its parts are
+        place = next((places[id(part)] for part in shell.parts if id(part) in places), CPU)
+        origin = None if place is stage.home else origin_of(shell.path, shell.role, shell.tensor)
+        stage.itself(shell.tensor, place, origin)
+    for tensor, gradient in gradients:
+        if isinstance(tensor, StandIn):
+            tensor.grad = gradient
+
+
+def _can_be_stood_in(block: Block, tensors: Any) -> bool:
+    """A sparse tensor, or one that waits for its shape, plays itself."""
+    return not block.opaque and all(not is_lazy(tensors[index]) and is_window(tensors[index]) for index in block.slots)
+
+
+def put_in_place(tensor: Tensor, standin: Tensor, undo: Undo) -> None:
+    """Put a stand-in under the object of a tensor."""
+    before = type(tensor)
+    standin.__dict__.update(tensor.__dict__)
+    if isinstance(standin, StandIn):
+        if standin._origin is not None:
+            standin._origin.tensor = weakref.ref(tensor)
+        if isinstance(tensor, nn.Parameter):
+            standin._is_param = True
+    else:
+        standin.__class__ = before
+    standin.requires_grad_(tensor.requires_grad)
+    hooks = (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
+    if any(hooks):
+        remember(filter(None, hooks), undo)
+    there = [standin]  # a step back can be taken again
+
+    def back() -> None:
+        if there:
+            _swap(tensor, standin, hooks)
+            there.clear()
+
+    undo.append(back)
+    _swap(tensor, standin, hooks)
+
+
+def _swap(tensor: Any, other: Tensor, hooks: Any) -> None:
+    swap(tensor, other)
+    # The dicts of hooks stay with the object; the other implementation has to be told of them.
+    if tensor._backward_hooks is not None or hooks[0] is not None:
+        tensor._backward_hooks = hooks[0]
+    if tensor._post_accumulate_grad_hooks is not None or hooks[1] is not None:
+        tensor._post_accumulate_grad_hooks = hooks[1]
+
+
+def copies(inventory: Inventory, undo: Undo) -> None:
+    """Real copies on the CPU in the place of all tensors, sharing memory as they do."""
+    tensors = inventory.slots.tensors
+    gradients = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
+    for block in (each for each in inventory.blocks if _can_be_stood_in(each, tensors)):
+        storage = tensors[block.slots[0]].untyped_storage().cpu().clone()  # type: ignore[no-untyped-call]
+        for tensor in (tensors[index] for index in block.slots):
+            data = tensor.data
+            copy = torch.empty(0, dtype=data.dtype).set_(storage, data.storage_offset(), data.size(), data.stride())
+            put_in_place(tensor, copy, undo)
+    for tensor, gradient in gradients:
+        tensor.grad = gradient
+
+
+_KINDS = (parameter.UninitializedParameter, parameter.UninitializedBuffer)
+
+
+@contextmanager
+def lazy_tensors(stage: SimulatedDevice, undo: Undo) -> Iterator[None]:
+    """Those that the step makes are on the device it says, and get a stand-in when they have a shape."""
+
+    def materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        with outside_simulation():
+            behind = torch.empty(shape, dtype=dtype or tensor.data.dtype, device="cpu" if stage.real else "meta")
+        waited = stage.itself(tensor)
+        place = waited._place if device is None else place_of(torch.device(device))
+        origin = None if place is stage.home else waited._origin
+        put_in_place(tensor, stage.wrap(behind, place, origin), undo)
+
+    mixin: Any = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
+    with patch.object(mixin, "materialize", materialize), ExitStack() as stack:
+        for kind in _KINDS:
+            stack.enter_context(patch.object(kind, "__new__", _making(kind, stage)))
+        yield
+
+
+def _making(kind: Any, stage: SimulatedDevice) -> Callable[..., Any]:
+    make = kind.__new__
+    by_default = kind is parameter.UninitializedParameter  # torch's own defaults
+
+    def made(cls: Any, requires_grad: bool = by_default, device: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
+        if stage.over:
+            return make(cls, requires_grad, device, dtype, **kwargs)
+        like = torch.empty(0, device=device, dtype=dtype)
+        with outside_simulation():
+            tensor = make(cls, requires_grad, None, dtype, **kwargs)
+        place, origin = (like._place, like._origin) if isinstance(like, StandIn) else (stage.home, None)
+        stage.themselves[id(tensor)] = Itself(tensor, place, origin)
+        return tensor
+
+    return made

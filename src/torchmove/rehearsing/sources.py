@@ -1,0 +1,738 @@
+"""What the statements of a file assign, and which of them decided a value: the one that asks for a device.
+
+Read from the syntax tree. `torch.device("cuda" if torch.cuda.is_available() else "cpu")` asks whether there is a
+device; other values lead to it by name, by call, by default or by attribute.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from torchmove.rehearsing.provenance import Line, is_installed, is_program
+
+_ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
+ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}
+# Classes that choose a device, and move the modules they are given.
+_MOVERS = {"transformers.trainer.Trainer", "stable_baselines3.common.base_class.BaseAlgorithm"}
+DEEP = 12  # from name to name; a longer way is not followed
+
+
+class Assigned(NamedTuple):
+    """A value that a statement gives to a name, the tests under which it does, and in which scope."""
+
+    value: ast.expr
+    tests: tuple[ast.expr, ...]
+    scope: str
+    owner: str = ""  # the class, of an attribute of `self` or of a class
+    is_sent: bool = False  # no assignment: `model.to(device)` by itself
+    default: ast.expr | None = None  # the default device: of `with torch.device(...)` or `set_default_device(...)`
+
+
+class Source:
+    """What a file assigns, by name, and whom it calls with what."""
+
+    def __init__(self, file: str, texts: dict[str, str]) -> None:
+        """`texts`: by file; several of a notebook."""
+        self.file = file
+        self.cells: dict[ast.AST, str] = {}  # the file of each node, in a notebook
+        self.names: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # by scope and name
+        self.attributes: defaultdict[str, list[Assigned]] = defaultdict(list)
+        self.functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}  # by scope
+        self.returns: defaultdict[str, list[Assigned]] = defaultdict(list)  # by the function's scope
+        self.properties: defaultdict[str, list[str]] = defaultdict(list)  # the scopes of those of a name
+        self.calls: defaultdict[str, list[tuple[ast.Call, str]]] = defaultdict(
+            list
+        )  # by the last name of what is called
+        self.classes: dict[str, list[ast.expr]] = {}  # and what they derive from
+        self.default: ast.expr | None = None  # the default device at the statement that is being read
+        self.set_default: ast.expr | None = None  # what the file sets as default device
+        self.loops: dict[tuple[str, str], list[ast.expr]] = {}  # what a loop goes over, by scope and variable
+        self.over: dict[tuple[str, str], str] = {}  # the list that a loop goes over, by scope and variable
+        self.states_sent: list[tuple[str, ast.For]] = []  # optimizers whose state a loop sends
+        self.sendings: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # by an assignment elsewhere
+        self.within: dict[ast.expr, dict[str, ast.expr]] = {}  # of arguments in a comprehension: what it goes over
+        self.imports: dict[str, tuple[str, str]] = {}
+        self.globals: set[tuple[str, str]] = set()  # scopes, and the variables of the module that they assign
+        self.stars: list[str] = []  # modules of which all is imported
+        self.modules: dict[str, str] = {}  # that are imported as a whole, or from which something is
+        for each, tree in _trees(texts):
+            self.cells |= dict.fromkeys(ast.walk(tree), each) if len(texts) > 1 else {}
+            self._read(tree.body, "", "", ())
+
+    def _read(self, body: Iterable[ast.stmt], scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        for each in body:
+            self._read_one(each, scope, owner, tests)
+
+    def _read_with(self, node: ast.With | ast.AsyncWith, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        """The body of `with torch.device(...)` has a default device."""
+        contexts = [each.context_expr for each in node.items]
+        self._read_expressions(contexts, scope)
+        before = self.default
+        names = [each for each in contexts if isinstance(each, ast.Name) or _makes_a_device(each)]
+        self.default = names[0] if names else before
+        self._read(node.body, scope, owner, tests)
+        self.default = before
+
+    def _read_one(self, node: ast.stmt, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            inner = _inner(scope, node.name, in_class=owner != "" and scope.split(".")[-1] == owner)
+            self.functions[inner] = node
+            if any(_last_name(each) in ("property", "cached_property") for each in node.decorator_list):
+                self.properties[node.name].append(inner)
+            self._read_expressions([*node.args.defaults, *filter(None, node.args.kw_defaults)], scope)
+            self._read(node.body, inner, owner, ())
+        elif isinstance(node, ast.ClassDef):
+            inner = _inner(scope, node.name, in_class=False)
+            self.classes[node.name] = node.bases
+            self._read(node.body, inner, node.name, ())
+        elif isinstance(node, ast.If):
+            self._read_expressions([node.test], scope)
+            self._read(node.body, scope, owner, (*tests, node.test))
+            otherwise = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
+            self._read(node.orelse, scope, owner, (*tests, otherwise))
+        elif isinstance(node, ast.Match):
+            self._read_match(node, scope, owner, tests)
+        elif isinstance(node, ast.Global):
+            self.globals |= {(scope, name) for name in node.names}
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                self._assign(target, node.value, scope, owner, tests)
+            self._read_expressions([node.value], scope)
+        elif isinstance(node, ast.Return) and node.value is not None:
+            self.returns[scope].append(self._assigned(node.value, tests, scope, owner))
+            self._read_expressions([node.value], scope)
+            if isinstance(node.value, ast.Tuple):  # as the command line takes it: the step, then its arguments
+                self._note_step(node.value.elts, scope)
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            self._read_with(node, scope, owner, tests)
+        elif isinstance(node, ast.ImportFrom):
+            self.stars += [node.module or "" for each in node.names if each.name == "*"]
+            self.imports |= {each.asname or each.name: (node.module or "", each.name) for each in node.names}
+            self.modules |= {each.asname or each.name: node.module or "" for each in node.names}
+        elif isinstance(node, ast.Import):
+            self.modules |= {each.asname or each.name.partition(".")[0]: each.name for each in node.names}
+        else:
+            if isinstance(node, ast.For):
+                self._read_loop(node, scope)
+            for name, field in ast.iter_fields(node):
+                if name in ("body", "orelse", "finalbody"):
+                    self._read(field, scope, owner, tests)
+                elif name == "handlers":
+                    for handler in field:  # where there is a device, it does not run
+                        self._read(handler.body, scope, owner, (*tests, ast.Constant(value=False)))
+                elif isinstance(field, ast.expr):
+                    self._read_expressions([field], scope)
+                    self._note_sent(field, scope, owner, tests)
+
+    def _read_match(self, node: ast.Match, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        self._read_expressions([node.subject], scope)
+        for case in node.cases:
+            asked = [node.subject, *([case.guard] if case.guard is not None else [])]
+            test = ast.copy_location(ast.Tuple(asked, ast.Load()), node.subject)  # whose truth says nothing
+            self._read(case.body, scope, owner, (*tests, test))
+
+    def _read_loop(self, node: ast.For, scope: str) -> None:
+        text = ast.unparse(node.iter)
+        if text.endswith(".state.values()") and any(
+            isinstance(each, ast.Call) and called(each) in ("to", "cuda") for each in ast.walk(node)
+        ):
+            self.states_sent.append((text.removesuffix(".state.values()"), node))
+        if not isinstance(node.target, ast.Name):
+            return
+        over = node.iter
+        if isinstance(over, ast.Name):
+            self.over[scope, node.target.id] = over.id
+            before = self.names.get((scope, over.id), [])
+            over = before[-1].value if before else over
+        members: list[ast.expr] = getattr(over, "elts", [node.target])
+        self.loops[scope, node.target.id] = members
+
+    def _note_sent(self, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        """`model.to(device)` and `self.model.to(device)` move a module in place: as good as an assignment."""
+        target = _target_of_sending(value)
+        sent = Assigned(value, tests, scope, owner, is_sent=True)
+        if not scope and isinstance(value, ast.Call) and called(value) == "set_default_device" and value.args:
+            self.default = self.set_default = value.args[0]
+        self._note_appended(value, scope, tests)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in self.functions:
+            for given in value.args:
+                if isinstance(given, ast.Name):  # the function may send it in place
+                    self.names[scope, given.id].append(sent)
+        if isinstance(target, ast.Name) and (scope, target.id) in self.over:
+            self.names[scope, f"{self.over[scope, target.id]}[]"].append(sent)
+        for each in self.loops.get((scope, target.id), [target]) if isinstance(target, ast.Name) else [target]:
+            if isinstance(each, ast.Name) and self._is_self(each.id, scope):
+                self.attributes[ITSELF].append(sent)
+            elif isinstance(each, ast.Name):
+                self.names[scope, each.id].append(sent)
+            elif isinstance(each, ast.Attribute):
+                self.attributes[each.attr].append(sent)
+                if self._is_part(each, scope):
+                    self.names[scope, ast.unparse(each)].append(sent)
+
+    def _note_appended(self, value: ast.expr, scope: str, tests: tuple[ast.expr, ...]) -> None:
+        """`memory.append(x.to(device))`: what a list of the user's gets, under a name of its own."""
+        if isinstance(value, ast.Call) and called(value) in ("append", "appendleft", "add") and len(value.args) == 1:
+            holder = getattr(value.func, "value", None)
+            if isinstance(holder, ast.Name):
+                self.names[scope, f"{holder.id}[]"].append(self._assigned(value.args[0], tests, scope))
+
+    def _assigned(self, value: ast.expr, tests: tuple[ast.expr, ...], scope: str, owner: str = "") -> Assigned:
+        return Assigned(value, tests, scope, owner, default=self.default)
+
+    def _is_self(self, name: str, scope: str) -> bool:
+        """Is it the first parameter of a method, by whatever name?"""
+        function = self.functions.get(scope)
+        parameters = [] if function is None or "." not in scope else parameters_of(function)
+        return name == "self" or (parameters[:1] == [name] and not scope.split(".")[-2].startswith("<"))
+
+    def moved_by(self, owner: str, *, keeps: bool = False, inherits: bool = False) -> set[str]:
+        """The attributes that the method `to` of a class moves; ITSELF among them: it goes over all of them.
+
+        `keeps`: of tensors, whose `to` by itself changes nothing. `inherits`: `super().to` moves what else there is.
+        """
+        method = self.functions.get(f"{owner}.to")
+        dropped = {id(one) for each in _thrown_away_in(method) for one in ast.walk(each)} if keeps else set()
+        names: set[str] = set()
+        for node in ast.walk(method) if method is not None else ():
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                names |= {ITSELF if node.attr == "__dict__" else node.attr} if id(node) not in dropped else set()
+            elif isinstance(node, ast.Name) and node.id in ("vars", "setattr", *(["super"] if inherits else [])):
+                names.add(ITSELF)
+        return names
+
+    def _assign(self, target: ast.expr, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
+        moved = _target_of_sending(value)
+        if isinstance(moved, ast.Name):
+            self.sendings[scope, moved.id].append(self._assigned(value, tests, scope))
+        if isinstance(target, ast.Name):
+            assigned = self._assigned(value, tests, scope, owner)
+            self.names["" if (scope, target.id) in self.globals else scope, target.id].append(assigned)
+            if owner and scope.split(".")[-1] == owner:
+                self.attributes[target.id].append(assigned)
+        elif isinstance(target, ast.Attribute):
+            self._assign_attribute(target, value, scope, owner, tests)
+        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Name):
+            if isinstance(target.value, ast.Name):
+                self.names[scope, f"{target.value.id}[]"].append(self._assigned(value, tests, scope))
+        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+            self.attributes[str(target.slice.value)].append(self._assigned(value, tests, scope))
+            if self._is_part(target, scope):
+                self.names[scope, ast.unparse(target)].append(self._assigned(value, tests, scope))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for one, its in zip(target.elts, _parts(value, len(target.elts)), strict=False):
+                self._assign(one, its, scope, owner, tests)
+
+    def _assign_attribute(
+        self, target: ast.Attribute, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]
+    ) -> None:
+        holder = target.value
+        is_own = isinstance(holder, ast.Name) and self._is_self(holder.id, scope)
+        self.attributes[target.attr].append(self._assigned(value, tests, scope, owner if is_own else ""))
+        if self._is_part(target, scope):
+            # `x.data = x.data.to(device)` sends x itself.
+            name = ast.unparse(holder if target.attr == "data" else target)
+            self.names[scope, name].append(self._assigned(value, tests, scope))
+
+    def _is_part(self, node: ast.expr, scope: str) -> bool:
+        """Is it a part of a variable, as it is written: `model.layers[0].weight`, but not `self.weight`?"""
+        while isinstance(node, ast.Attribute) or (
+            isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+        ):
+            node = node.value
+        return isinstance(node, ast.Name) and not self._is_self(node.id, scope)
+
+    def _read_expressions(self, expressions: Iterable[ast.expr], scope: str) -> None:
+        for node in (each for expression in expressions for each in ast.walk(expression)):
+            if isinstance(node, ast.Call):
+                self._read_call(node, scope)
+            elif isinstance(node, COMPREHENSIONS):
+                over = loops_of(node)
+                self.within |= {
+                    each: over for call in ast.walk(node) if isinstance(call, ast.Call) for each in call.args
+                }
+            elif isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                        self.attributes[key.value].append(Assigned(value, (), scope))
+
+    def _read_call(self, node: ast.Call, scope: str) -> None:
+        name = called(node)
+        self.calls[name].append((node, scope))
+        if name in _REGISTERING and len(node.args) > 1:
+            attribute, owner, holder = node.args[0], scope.split(".")[-2:-1], getattr(node.func, "value", None)
+            if isinstance(attribute, ast.Constant):
+                self.attributes[str(attribute.value)].append(Assigned(node.args[1], (), scope, "".join(owner)))
+            if isinstance(attribute, ast.Constant) and holder is not None and self._is_part(holder, scope):
+                part = f"{ast.unparse(holder)}.{attribute.value!s}"
+                self.names[scope, part].append(self._assigned(node.args[1], (), scope))
+        if name in ("rehearse", "assert_movable"):
+            self._note_step(node.args, scope)
+        keywords = {each.arg: each.value for each in node.keywords if each.arg}
+        if name == "add_argument" and "default" in keywords and node.args:
+            flag = next((each.value for each in node.args if isinstance(each, ast.Constant)), "")
+            self.attributes[str(flag).lstrip("-").replace("-", "_")].append(Assigned(keywords["default"], (), scope))
+        elif name in ("SimpleNamespace", "Namespace", "dict"):
+            for key, value in keywords.items():
+                self.attributes[key].append(Assigned(value, (), scope))
+
+    def _note_step(self, step_and_arguments: list[ast.expr], scope: str) -> None:
+        """A step that is rehearsed with these arguments: as good as a call."""
+        if step_and_arguments and isinstance(step_and_arguments[0], ast.Name):
+            step, *arguments = step_and_arguments
+            self.calls[step.id].append((ast.Call(step, arguments, []), scope))  # type: ignore[attr-defined]
+
+
+def _parts(value: ast.expr, count: int) -> list[ast.expr]:
+    """What the targets of `a, b = value` get."""
+    if isinstance(value, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in value.elts):
+        return value.elts
+    indices = (ast.copy_location(ast.Constant(index), value) for index in range(count))
+    return [ast.copy_location(Part(value=value, slice=index, ctx=ast.Load()), value) for index in indices]
+
+
+class Part(ast.Subscript):
+    """One of the values that a statement assigns together; no expression of the file's."""
+
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+def loops_of(node: ast.expr) -> dict[str, ast.expr]:
+    """What the loops of a comprehension go over, by their variables."""
+    generators: list[ast.comprehension] = node.generators  # type: ignore[attr-defined]
+    return {each.id: one.iter for one in generators for each in ast.walk(one.target) if isinstance(each, ast.Name)}
+
+
+def _makes_a_device(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and called(node) == "device"
+
+
+_REGISTERING = {"register_buffer", "register_parameter", "register_module", "add_module"}
+ITSELF = ""  # an object under which its own attributes are found
+
+
+def _target_of_sending(value: ast.expr) -> ast.expr | None:
+    """What a statement sends: `net` of `net.to(device)` and of `net.to(device).train()`."""
+    target: ast.expr | None = None
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        target = value.func.value if value.func.attr in ("to", "cuda", "cpu") else target
+        value = value.func.value
+    return target
+
+
+def called(node: ast.Call) -> str:
+    return _last_name(node.func)
+
+
+def _last_name(node: ast.expr) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def _inner(scope: str, name: str, *, in_class: bool) -> str:
+    """As Python names it in `__qualname__`."""
+    if not scope:
+        return name
+    return f"{scope}.{name}" if in_class or scope.split(".")[-1][:1].isupper() else f"{scope}.<locals>.{name}"
+
+
+def _texts(file: str) -> dict[str, str]:
+    """A notebook's cells are files of their own, and share their names."""
+    is_cell = "ipykernel" in file or file.startswith("<ipython-input")
+    files = [each for each in linecache.cache if is_cell and ("ipykernel" in each or each.startswith("<ipython-input"))]
+    return {each: "".join(linecache.getlines(each)) for each in files or [file]}
+
+
+def _trees(texts: dict[str, str]) -> Iterator[tuple[str, ast.Module]]:
+    for file, text in texts.items():
+        try:
+            yield file, ast.parse(text)
+        except SyntaxError:  # a notebook's magic
+            continue
+
+
+_read: dict[str, tuple[dict[str, str], Source]] = {}  # by file, with the texts that were read
+
+
+class Reasons:
+    """Which statement decided a value: the one that asks for a device, or whether there is one."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, Source] = {}
+        self._known: dict[tuple[str, ...], Line | None] = {}  # of attributes, and of the parameters of functions
+
+    def source(self, file: str) -> Source:
+        if file not in self._sources:
+            texts, (known, source) = _texts(file), _read.get(file, ({}, None))
+            if source is None or known != texts:
+                source = Source(file, texts)
+                _read[file] = texts, source
+            self._sources[file] = source
+        return self._sources[file]
+
+    def with_imported(self, files: Iterable[str]) -> Iterator[Source]:
+        """The sources of some files, and of the user's modules that they import."""
+        todo, seen = [*files], set[str]()
+        while todo:
+            file = todo.pop(0)
+            if file in seen:
+                continue
+            seen.add(file)
+            source = self.source(file)
+            yield source
+            for name in {*source.modules.values(), *source.stars}:
+                imported = getattr(sys.modules.get(name), "__file__", None)
+                if imported is not None and is_program(imported):
+                    todo.append(imported)
+
+    def of(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> Line | None:
+        """The line that decided the value of an expression; None: nothing did but the one who wrote it."""
+        if deep > DEEP:
+            return None
+        nodes = [*self._open(source, expression, scope, deep)]
+        for node in nodes:
+            if _asks(node) or self._asks_a_library(source, node, scope):
+                there = node if hasattr(node, "lineno") else expression
+                return Line(source.cells.get(there, source.file), there.lineno)
+        for node in nodes:
+            found = None
+            if isinstance(node, ast.Name):
+                found = self.of_name(source, node.id, scope, deep + 1)
+            elif isinstance(node, ast.Attribute) and (module := self._module_of(source, node)) is not None:
+                found = self.of_name(module, node.attr, "", deep + 1)
+            elif isinstance(node, ast.Attribute) and not _is_torchs(node) and not _is_of_tensor(source, node, scope):
+                found = self.of_attribute(source, node.attr, (), deep + 1)
+            elif isinstance(node, ast.Subscript) and isinstance(key := getattr(node.slice, "value", None), str):
+                found = self.of_attribute(source, key, (), deep + 1)
+            elif isinstance(node, ast.Call) and called(node) == "get_default_device" and source.set_default:
+                found = self.of(source, source.set_default, "", deep + 1)
+            elif isinstance(node, ast.Call):
+                found = self._of_result(source, called(node), deep + 1)
+            if found is not None:
+                return found
+        return None
+
+    def _module_of(self, source: Source, node: ast.Attribute) -> Source | None:
+        """`settings.DEVICE`, of a module of the user's."""
+        name = node.value.id if isinstance(node.value, ast.Name) else ""
+        file = getattr(sys.modules.get(source.modules.get(name, "")), "__file__", None)
+        is_whole = name in source.modules and name not in source.imports
+        return self.source(file) if is_whole and file is not None and is_program(file) else None
+
+    def _open(self, source: Source, expression: ast.AST, scope: str, deep: int) -> Iterator[ast.AST]:
+        """The nodes of an expression, without the parts in which the CPU is named whatever there is."""
+        if self._is_the_cpu(source, expression, scope, deep + 1):
+            return
+        yield expression
+        for each in ast.iter_child_nodes(expression):
+            yield from self._open(source, each, scope, deep)
+
+    def _is_the_cpu(self, source: Source, node: ast.AST, scope: str, deep: int) -> bool:
+        """Is it the CPU on every machine? `"cpu"`, and what is called with it: `pick("cpu")`."""
+        if deep > DEEP:
+            return False
+        if isinstance(node, ast.Constant):
+            return isinstance(node.value, str) and node.value.partition(":")[0] == "cpu"
+        if isinstance(node, ast.Call):
+            name, given = called(node), [*node.args, *(each.value for each in node.keywords)]
+            if name != "device" and name not in source.returns and name not in source.imports:
+                return False
+            return any(self._is_the_cpu(source, each, scope, deep + 1) for each in given)
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+            return self._is_the_cpu(source, node.values[0], scope, deep + 1)
+        if isinstance(node, ast.IfExp):
+            return all(self._is_the_cpu(source, each, scope, deep + 1) for each in (node.body, node.orelse))
+        if isinstance(node, ast.Name):
+            return self._names_the_cpu(source, node.id, scope, deep)
+        return False
+
+    def _names_the_cpu(self, source: Source, name: str, scope: str, deep: int) -> bool:
+        while scope and (scope, name) not in source.names:
+            if scope in source.functions and name in parameters_of(source.functions[scope]):
+                default = default_of(source.functions[scope], name)
+                by_default = [(source, default, scope_around(scope))] if default is not None else []
+                given = self.arguments(source, scope, name) or by_default
+                return bool(given) and all(self._is_the_cpu(*each, deep + 1) for each in given)
+            scope = scope_around(scope)
+        assigned = source.names.get((scope, name), [])
+        return bool(assigned) and all(
+            not each.tests and self._is_the_cpu(source, each.value, each.scope, deep + 1) for each in assigned
+        )
+
+    def _asks_a_library(self, source: Source, node: ast.AST, scope: str) -> bool:
+        """`accelerator.device`, `idist.device()`: the device that a library has chosen."""
+        if not (isinstance(node, ast.Attribute) and node.attr == "device"):
+            return False
+        if self.is_inherited(source, node, scope) or self.is_inherited(source, node.value, scope):
+            return True
+        if isinstance(node.value, ast.Attribute):  # `self.accelerator.device`
+            return any(self.by_library(source, each) for each in source.attributes.get(node.value.attr, ()))
+        if not isinstance(node.value, ast.Name):
+            return False
+        name = node.value.id
+        return is_librarys(source, name) or self.made_by_library(source, name, scope) is not None
+
+    def is_inherited(self, source: Source, node: ast.expr, scope: str) -> bool:
+        """`self.args`, which a library's class that chooses a device has set: the user's derives from it."""
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or node.value.id != "self":
+            return False
+        owners = [each for each in scope.split(".") if each in source.classes]
+        is_own = any(each.owner in owners for each in source.attributes.get(node.attr, ()))
+        return not is_own and any(_derives_from_mover(source, each) for each in owners)
+
+    def made_by_library(self, source: Source, name: str, scope: str = "") -> Line | None:
+        """The statement that calls a class of a library for a variable, without a word of the CPU."""
+        assigned = [*source.names.get((scope, name), []), *source.names.get(("", name), [])]
+        return next(filter(None, (self.by_library(source, each) for each in assigned)), None)
+
+    def by_library(self, source: Source, assigned: Assigned) -> Line | None:
+        value = _call_of(assigned)
+        called_first = value.func if value is not None else None
+        while isinstance(called_first, ast.Attribute):
+            called_first = called_first.value
+        if value is None or not isinstance(called_first, ast.Name) or not is_librarys(source, called_first.id):
+            return None
+        given = [*value.args, *(each.value for each in value.keywords)]
+        if "cpu" in ast.unparse(value) or any(self._is_the_cpu(source, each, assigned.scope, 0) for each in given):
+            return self.of(source, value, assigned.scope)
+        return Line(source.cells.get(value, source.file), value.lineno)
+
+    def made_by_method(self, source: Source, name: str) -> Line | None:
+        """The statement that asks an object of a library for a variable: `loader = fabric.setup_dataloaders(...)`."""
+        for value in filter(None, map(_call_of, source.names.get(("", name), ()))):
+            called_on = getattr(value.func, "value", None)
+            if isinstance(called_on, ast.Name) and called_on.id != name and "cpu" not in ast.unparse(value):
+                return self.made_by_library(source, called_on.id)
+        return None
+
+    def of_any(self, source: Source, assigned: Iterable[Assigned], deep: int = 0) -> Line | None:
+        for each in assigned:
+            for expression in (each.value, *each.tests):
+                found = self.of(source, expression, each.scope, deep + 1)
+                if found is not None:
+                    return found
+        return None
+
+    def of_name(self, source: Source, name: str, scope: str, deep: int = 0) -> Line | None:
+        while True:
+            if source.names.get((scope, name)):
+                return self.of_any(source, source.names[scope, name], deep)
+            if scope in source.functions and name in parameters_of(source.functions[scope]):
+                return self.of_parameter(source, scope, name, deep)
+            if not scope:
+                break
+            scope = scope_around(scope)
+        if name in source.returns:  # a function, which something calls later
+            return self._of_result(source, name, deep + 1)
+        module, original = self.imported(source, name)
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return self.of_name(self.source(file), original, "", deep + 1) if file and deep <= DEEP else None
+
+    def imported(self, source: Source, name: str) -> tuple[str, str]:
+        """The module that a name comes from, and its name there; empty: it was not imported."""
+        if name not in source.imports:
+            for module in source.stars:
+                if hasattr(sys.modules.get(module), name):
+                    return module, name
+        return source.imports.get(name, ("", ""))
+
+    def of_parameter(self, source: Source, scope: str, name: str, deep: int = 0) -> Line | None:
+        """By what the function is called with in its file, else by its default."""
+        key = source.file, scope, name
+        if key not in self._known:
+            self._known[key] = None  # meanwhile: a call within itself decides nothing
+            self._known[key] = self._of_arguments(source, scope, name, deep)
+        return self._known[key]
+
+    def _of_arguments(self, source: Source, scope: str, name: str, deep: int) -> Line | None:
+        if deep > DEEP:
+            return None
+        found = [self.of(caller, given, at, deep + 1) for caller, given, at in self.arguments(source, scope, name)]
+        if found:
+            return found[0] if all(found) else None
+        default = default_of(source.functions[scope], name)
+        return None if default is None else self.of(source, default, scope_around(scope), deep + 1)
+
+    def arguments(self, source: Source, scope: str, name: str) -> list[tuple[Source, ast.expr, str]]:
+        """What a function is called with for a parameter: where the call is read, the argument, and its scope."""
+        function = source.functions[scope]
+        *_, owner, own = ["", *scope.split(".")]
+        is_method = parameters_of(function)[:1] == ["self"]
+        called_as = owner if own == "__init__" else own
+        return [
+            (caller, given, at)
+            for caller in [source, *(each for each in self._sources.values() if each is not source)]
+            for call, at in caller.calls.get(called_as, ())
+            if caller is source or called_as in caller.imports or _is_of_file(caller, call.func, source.file)
+            if (given := _argument(call, parameters_of(function)[is_method:], name)) is not None
+        ]
+
+    def of_attribute(self, source: Source, name: str, owners: tuple[str, ...] = (), deep: int = 0) -> Line | None:
+        key = source.file, *owners, f".{name}"
+        if deep <= DEEP and key not in self._known:
+            self._known[key] = None
+            self._known[key] = self._of_attribute(source, name, owners, deep)
+        return self._known.get(key)
+
+    def _of_attribute(self, source: Source, name: str, owners: tuple[str, ...], deep: int) -> Line | None:
+        """`owners`: the classes of the object that has it, where those are known."""
+        every = source.attributes.get(name, [])
+        own = [each for each in every if each.owner in owners]
+        given = [
+            (keyword.value, at)
+            for owner in owners
+            for call, at in source.calls.get(owner, ())
+            for keyword in call.keywords
+            if keyword.arg == name
+        ]
+        if given and all(_is_class_level(each) for each in own):  # a dataclass
+            lines = [self.of(source, value, at, deep + 1) for value, at in given]
+            return lines[0] if all(lines) else None
+        own += [
+            each
+            for scope in source.properties.get(name, ())
+            for each in source.returns.get(scope, ())
+            if not owners or each.owner in owners
+        ]
+        others = [] if owners and own else [each for each in every if not owners or not each.owner]
+        found = self.of_any(source, [*own, *others], deep)
+        if found is None and not owners and not own and not others:  # of a class that another file has
+            files = (each for each in self.with_imported([source.file]) if each is not source)
+            found = next(filter(None, (self.of_attribute(each, name, (), deep + 1) for each in files)), None)
+        return found
+
+    def is_current_accelerator(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> bool:
+        """Is it what torch.accelerator.current_accelerator() returned, at least in one branch?"""
+        if deep > DEEP:
+            return False
+        if isinstance(expression, ast.IfExp):
+            branches = expression.body, expression.orelse
+            return any(self.is_current_accelerator(source, each, scope, deep + 1) for each in branches)
+        if isinstance(expression, ast.Name):
+            assigned = [*source.names.get((scope, expression.id), ()), *source.names.get(("", expression.id), ())]
+            values = [(source, each.value, each.scope) for each in assigned]
+            if scope in source.functions and expression.id in parameters_of(source.functions[scope]):
+                values += self.arguments(source, scope, expression.id)
+            return any(self.is_current_accelerator(*each, deep + 1) for each in values)
+        return isinstance(expression, ast.Call) and called(expression) == "current_accelerator"
+
+    def _of_result(self, source: Source, name: str, deep: int) -> Line | None:
+        return self.of_any(source, source.returns[name], deep) if name in source.returns else None
+
+
+def _call_of(assigned: Assigned) -> ast.Call | None:
+    value = assigned.value.value if isinstance(assigned.value, Part) else assigned.value
+    return value if isinstance(value, ast.Call) else None
+
+
+def is_mover(kind: type) -> bool:
+    return any(f"{each.__module__}.{each.__name__}" in _MOVERS for each in kind.__mro__)
+
+
+def _derives_from_mover(source: Source, name: str) -> bool:
+    """A class of the file, by its bases: those of the file, and those that it imports."""
+    bases = source.classes[name]
+    own = {each.id for each in bases if isinstance(each, ast.Name) and each.id in source.classes} - {name}
+    return any(_derives_from_mover(source, each) for each in own) or any(
+        isinstance(kind, type) and is_mover(kind) for kind in (_imported(source, each) for each in bases)
+    )
+
+
+def _imported(source: Source, node: ast.expr) -> object:
+    """What a name stands for that the file imports, or an attribute of a module."""
+    if isinstance(node, ast.Attribute):
+        return getattr(_imported(source, node.value), node.attr, None)
+    if not isinstance(node, ast.Name):
+        return None
+    module, name = source.imports.get(node.id, (source.modules.get(node.id, ""), ""))
+    found = sys.modules.get(module)
+    return getattr(found, name, None) if name else found
+
+
+def _thrown_away_in(method: ast.AST | None) -> Iterator[ast.expr]:
+    """The statements that send something and keep nothing of it: `self.rewards.to(device)`."""
+    for each in ast.walk(method) if method is not None else ():
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and called(each.value) in ("to", "cuda"):
+            yield each.value
+
+
+def _is_of_file(source: Source, func: ast.expr, file: str) -> bool:
+    """`layers.Coupling`, where a file imports the other as `layers`."""
+    if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
+        return False
+    package, name = source.imports.get(func.value.id, ("", ""))
+    module = f"{package}.{name}" if package else source.modules.get(func.value.id, "")
+    return getattr(sys.modules.get(module), "__file__", None) == file
+
+
+def is_librarys(source: Source, name: str) -> bool:
+    module = source.modules.get(name, "")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and is_installed(file) and module.partition(".")[0] not in ("torch", "numpy")
+
+
+def _asks(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and _ACCELERATOR.match(node.value) is not None
+    if isinstance(node, ast.Attribute):
+        return node.attr in ASKS or (node.attr.endswith("Tensor") and getattr(node.value, "attr", "") == "cuda")
+    return isinstance(node, ast.Name) and node.id in ASKS
+
+
+def names_of(value: ast.expr, name: str) -> bool:
+    """Is it returned, alone or in a tuple?"""
+    members = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
+    return any(isinstance(each, ast.Name) and each.id == name for each in members)
+
+
+def _is_torchs(node: ast.Attribute) -> bool:
+    """torch.device is no attribute of an object."""
+    return isinstance(node.value, ast.Name) and node.value.id in ("torch", "th", "nn", "np")
+
+
+def _is_of_tensor(source: Source, node: ast.Attribute, scope: str) -> bool:
+    """`x.device` where x is what a function of torch's has returned: it is where that is."""
+    if node.attr != "device" or not isinstance(node.value, ast.Name):
+        return False
+    assigned = source.names.get((scope, node.value.id), [])
+    calls = [[inner for inner in ast.walk(each.value) if isinstance(inner, ast.Call)] for each in assigned]
+    return bool(calls) and all(
+        any(isinstance(call.func, ast.Attribute) and _is_torchs(call.func) for call in inside) for inside in calls
+    )
+
+
+def scope_around(scope: str) -> str:
+    outer = scope.rpartition(".")[0]
+    return outer.removesuffix(".<locals>")
+
+
+def _is_class_level(assigned: Assigned) -> bool:
+    return assigned.scope.split(".")[-1] == assigned.owner
+
+
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    given = function.args
+    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+def default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
+    given = function.args
+    positional = [each.arg for each in (*given.posonlyargs, *given.args)]
+    found: dict[str, ast.expr | None] = dict(zip(reversed(positional), reversed(given.defaults), strict=False))
+    found |= dict(zip((each.arg for each in given.kwonlyargs), given.kw_defaults, strict=True))
+    return found.get(name)
+
+
+def _argument(call: ast.Call, parameters: list[str], name: str) -> ast.expr | None:
+    by_name = {each.arg: each.value for each in call.keywords}
+    if name in by_name:
+        return by_name[name]
+    index = parameters.index(name) if name in parameters else len(call.args)
+    return call.args[index] if index < len(call.args) else None
