@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchmove.chain import refresh_named
+from torchmove.internals.frames import frame
 from torchmove.moving.receipt import Receipt
 from torchmove.rehearsing.run import Data, MovedBy, Options, rehearse_for
 from torchmove.surveying.names import names_of
@@ -48,7 +48,7 @@ def assert_movable(
         >>> assert_movable(step, model, torch.ones(3, 2))
     """
     options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
-    found = rehearse_for(step, objects, options, sys._getframe().f_back)
+    found = rehearse_for(step, objects, options, frame(0).f_back)
     if not found.ok:
         raise AssertionError(str(found))
 
@@ -76,4 +76,4 @@ def refresh(*objects: Any) -> Receipt:
         >>> model.weight.tolist() == before, model.weight.data_ptr() == address
         (True, False)
     """
-    return refresh_named(names_of(objects, sys._getframe().f_back))
+    return refresh_named(names_of(objects, frame(0).f_back))

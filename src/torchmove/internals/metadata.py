@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_traceable_wrapper_subclass
 
 from torchmove.internals.modes import plain_torch, without_modes
 
@@ -178,3 +179,8 @@ def shape_of(tensor: Tensor) -> Sequence[int]:
 
 
 PLAIN = {Tensor, nn.Parameter}
+
+
+def coordinates_of(sparse: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices and values of a sparse tensor, also of one that is not coalesced."""
+    return sparse._indices(), sparse._values()

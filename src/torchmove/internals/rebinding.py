@@ -48,6 +48,10 @@ class _Numbered(Switch):
         _set_versions(self._tensors, self._before)
 
 
+def version_of(tensor: Tensor) -> int:
+    return tensor._version
+
+
 def set_version_of(tensor: Tensor, like: Tensor) -> None:
     if not like.is_inference():
         _set_versions((tensor,), (like._version,))

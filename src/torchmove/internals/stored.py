@@ -6,6 +6,7 @@ import ctypes
 import datetime
 import decimal
 import fractions
+import functools
 import pathlib
 import re
 import threading
@@ -18,6 +19,8 @@ from operator import is_
 from typing import Any, cast
 
 import torch
+
+LruCache = functools._lru_cache_wrapper
 
 # Values that hold nothing. Told by their exact type, so that a subclass with attributes is still looked into.
 ATOMS: frozenset[type] = frozenset(

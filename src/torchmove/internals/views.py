@@ -18,6 +18,9 @@ LINE_BYTES = 64
 GAP_BYTES = 4096
 
 
+is_view, is_zero_tensor = Tensor._is_view, Tensor._is_zerotensor  # the latter has no memory behind it
+
+
 def reached(windows: Iterable[Window]) -> tuple[tuple[int, int], ...]:
     """The spans of a storage's bytes that windows reach, each from the start of a line, with gaps between."""
     spans: list[tuple[int, int]] = []

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-import torch
 from torch import distributed
 
 from torchmove.errors import MoveFailed, MoveRefused
+from torchmove.internals.ddp import timeout_of
 from torchmove.planning.plan import Plan, Refusal
 from torchmove.surveying.inventory import Inventory, Shell
 
@@ -179,7 +179,7 @@ def _timeout() -> datetime.timedelta:
     group: Any = distributed.group.WORLD
     for kind in ("cpu", "cuda"):
         with suppress(Exception):  # a group need not have a backend for each kind of device
-            found = group._get_backend(torch.device(kind)).options._timeout
-            if isinstance(found, datetime.timedelta):
+            found = timeout_of(group, kind)
+            if found is not None:
                 return found
     return datetime.timedelta(minutes=30)

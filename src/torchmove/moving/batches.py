@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchmove.internals.metadata import AT_ONCE, COPIED_AS_BYTES, NAMED_TENSORS, PLAIN, Window, has_storage, window_of
-from torchmove.internals.views import dressed, looking_at, packed, storage_at
+from torchmove.internals.views import dressed, is_view, is_zero_tensor, looking_at, packed, storage_at
 from torchmove.planning.plan import Moves
 from torchmove.surveying.storages import Block
 from torchmove.surveying.tensors import Rows, Slots
@@ -83,8 +83,8 @@ def _dense(tensors: Sequence[Tensor], whole: Sequence[bool], odds: Sequence[_Tes
 
 # Contiguous and yet not just bytes in a row; and a view has a base to be thought of.
 _ODD_REAL: tuple[_Test, ...] = (
-    Tensor._is_view,
-    Tensor._is_zerotensor,
+    is_view,
+    is_zero_tensor,
     Tensor.is_neg,
     Tensor.is_inference,
     *([Tensor.has_names] if NAMED_TENSORS else []),  # type: ignore[attr-defined]

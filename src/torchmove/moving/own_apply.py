@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchmove.internals.fsdp import is_sharded
+from torchmove.internals.modules import apply_of, call_apply, flat_weights
 from torchmove.internals.stored import CONTAINERS, contents, refill, slots, stored_dict
 from torchmove.internals.undo import Undo
 from torchmove.planning.placement import KEPT
@@ -171,7 +172,7 @@ def call_overrides(plan: Plan, undo: Undo) -> Adopted:
     recurrent = [Container(stored_dict(each.module), each.path, ATTRIBUTE) for each in modules if not before]
     undo += [each.restore for each in (*before, *recurrent)]
     for module, _, device in modules:
-        module._apply(partial(_on_device, plan.inventory.number, device))
+        call_apply(module, partial(_on_device, plan.inventory.number, device))
     _put_back_kept(plan, before)
     changes = (_Change(each, *difference, modules) for each in before for difference in each.differences())
     return _adopted(plan, [change for change in changes if change.tensors_before.keys() != change.tensors_now.keys()])
@@ -207,7 +208,7 @@ def _overriding(plan: Plan) -> Iterator[_Overriding]:
             continue  # FSDP's own would make every shard anew, to see where it is: it has moved under FSDP's eyes
         # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
         # piece, or part of one that others look at too.
-        if isinstance(holder, nn.RNNBase) and not shared.isdisjoint(map(id, holder._flat_weights)):
+        if isinstance(holder, nn.RNNBase) and not shared.isdisjoint(map(id, flat_weights(holder))):
             continue
         numbers = [inventory.number.get(id(tensor)) for tensor in _registered(holder)]
         if not numbers:
@@ -219,12 +220,12 @@ def _overriding(plan: Plan) -> Iterator[_Overriding]:
 
 def _overrides(kind: type) -> bool:
     """Told by the type: a weak proxy calls itself an instance of what it stands for."""
-    return issubclass(kind, nn.Module) and kind._apply is not nn.Module._apply
+    return issubclass(kind, nn.Module) and apply_of(kind) is not apply_of(nn.Module)
 
 
 def _is_recurrent(kind: type[nn.Module]) -> bool:
     """It does what torch's own do: its weights become one piece of memory, and no object another."""
-    return kind._apply is nn.RNNBase._apply
+    return apply_of(kind) is apply_of(nn.RNNBase)
 
 
 def _registered(module: nn.Module) -> Iterator[Tensor]:

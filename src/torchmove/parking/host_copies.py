@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from torchmove.internals.rebinding import version_of
 from torchmove.moving.batches import Load
 from torchmove.parking.arena import Arena, Span
 from torchmove.parking.lanes import Piece
@@ -33,7 +34,7 @@ class Counters:
         tensors: Sequence[Tensor] = [self.tensors[slot] for slot in slots]
         if self.around:
             tensors = [each for tensor in tensors for each in self._with_shells(tensor)]
-        return tuple([None if tensor.is_inference() else tensor._version for tensor in tensors])
+        return tuple([None if tensor.is_inference() else version_of(tensor) for tensor in tensors])
 
     def _with_shells(self, tensor: Tensor) -> Iterator[Tensor]:
         found: Tensor | None = tensor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from typing import Any
 
 import torch
@@ -12,6 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchmove.chain import Device, move_named
 from torchmove.errors import MoveRefused
+from torchmove.internals.ddp import remove_autograd_hooks
+from torchmove.internals.frames import frame
 from torchmove.moving.agreement import council_among
 from torchmove.planning.plan import Refusal
 from torchmove.surveying.names import names_of
@@ -47,7 +48,7 @@ def rewrap(model: DistributedDataParallel, *objects: Any, to: Device, progress: 
         raise MoveRefused([Refusal("R020", "model", why, "leave the block of no_sync() first")])
     inside: nn.Module = model.module
     named = {"model.module": inside}
-    named |= names_of([each for each in objects if each is not inside], sys._getframe().f_back)
+    named |= names_of([each for each in objects if each is not inside], frame(0).f_back)
     council = council_among(distributed.get_process_group_ranks(model.process_group))
     before = next((parameter.device for parameter in inside.parameters()), torch.device("cpu"))
     receipt = move_named(named, to, progress=progress, council=council)
@@ -84,7 +85,7 @@ _SETTINGS = (
 
 def _let_go(model: Any) -> None:
     """The old wrapper must not reduce gradients any more, and so it must not be used: the ranks would train apart."""
-    model._remove_autograd_hooks()
+    remove_autograd_hooks(model)
     model.forward = _was_exchanged
 
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from torchmove.internals.stored import ATOMS
+from torchmove.internals.stored import ATOMS, LruCache
 from torchmove.rehearsing.given import held, modules_in, parameters_in
 from torchmove.rehearsing.provenance import is_installed, is_program, is_users
 from torchmove.rehearsing.restore import is_array
@@ -27,7 +27,7 @@ from torchmove.rehearsing.restore import is_array
 _HOLDERS = (
     *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, Tensor, torch.Generator, random.Random),
     *(torch.distributions.Distribution, torch.distributions.Transform),
-    *(dict, list, set, tuple, deque, functools._lru_cache_wrapper, types.SimpleNamespace, argparse.Namespace),
+    *(dict, list, set, tuple, deque, LruCache, types.SimpleNamespace, argparse.Namespace),
 )
 
 _MOST_LOOKED_AT, _DEEP = 200, 3
@@ -210,7 +210,7 @@ def _functions_in(value: Any) -> list[Any]:
         return [value.fget, value.fset]
     if isinstance(value, functools.cached_property):
         return [value.func]
-    if isinstance(value, (functools._lru_cache_wrapper, staticmethod, classmethod)):
+    if isinstance(value, (LruCache, staticmethod, classmethod)):
         return [value.__wrapped__, getattr(value.__wrapped__, "__wrapped__", None)]
     return [function_of(value)] if isinstance(value, (functools.partial, types.MethodType)) else []
 

@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset
 
+from torchmove.internals.frames import frame as frame_at
+from torchmove.internals.modules import apply_of, children_of, registered_in
 from torchmove.internals.stored import ATOMS
 from torchmove.internals.undo import Undo
 from torchmove.moving.apply import repoint_all
@@ -742,8 +744,8 @@ def _of_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
 def _by_own_apply(module: torch.nn.Module, home: torch.device) -> set[int]:
     """What a module that overrides `_apply` moves: metrics move their states, Gaussian processes their data."""
     moved: set[int] = set()
-    own = type(module)._apply
-    if own is torch.nn.Module._apply or own.__module__.startswith("torch."):
+    own = apply_of(type(module))
+    if own is apply_of(torch.nn.Module) or own.__module__.startswith("torch."):
         return moved
 
     def seen(tensor: torch.Tensor) -> torch.Tensor:
@@ -752,7 +754,7 @@ def _by_own_apply(module: torch.nn.Module, home: torch.device) -> set[int]:
 
     try:
         with ReadAsCpu(home):  # it may remember the device by now
-            own(module, seen)  # type: ignore[no-untyped-call]
+            own(module, seen)
     except Exception:  # then its move fails, too
         return set()
     return moved
@@ -771,8 +773,8 @@ def _part_of(whole: Any, path: str) -> Any:
     for step in reversed(steps):
         if not isinstance(whole, torch.nn.Module):
             return None
-        held = {**whole._modules, **whole._parameters, **whole._buffers, **whole.__dict__}
-        members = [*whole._modules.values()]
+        held = {**children_of(whole), **registered_in(whole), **whole.__dict__}
+        members = [*children_of(whole).values()]
         whole = held.get(str(step)) if type(step) is not int else dict(enumerate(members)).get(step)
     return whole if isinstance(whole, (torch.nn.Module, torch.Tensor)) else None
 
@@ -895,7 +897,7 @@ def _answers(
 
 def _decorated_by(region: Any) -> Sequence[types.FunctionType]:
     """The function that `@torch.autocast(...)` stands above, and that is about to run."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = frame_at(1)
     while frame is not None:
         if frame.f_code.co_name == "decorate_autocast":
             function = frame.f_locals.get("func")

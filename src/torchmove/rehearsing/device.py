@@ -12,8 +12,18 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
+from torchmove.internals.simulation import (
+    TorchDispatchMode,
+    current_autograd_node,
+    default_device_context,
+    is_functorch_tensor,
+    return_and_correct_aliasing,
+    schema_of,
+    unsafe_set,
+    without_torch_dispatch,
+    without_torch_function,
+)
 from torchmove.rehearsing.device_rules import Operator, operator, strays
 from torchmove.rehearsing.generators import on_the_cpu, place_of_generator
 from torchmove.rehearsing.memory import Meter, weigh
@@ -70,7 +80,7 @@ class Refused(NamedTuple):
 @contextmanager
 def outside_simulation() -> Iterator[None]:
     """For operations that are ours, on what is behind the stand-ins."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+    with without_torch_dispatch(), without_torch_function():
         yield
 
 
@@ -129,7 +139,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.built: dict[int, Any] = {}  # modules that the step has built
         self.told_generators: set[int] = set()
         self.default_device: torch.device | None = None  # where the default device was decided before the rehearsal
-        self.given_context = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
+        self.given_context = default_device_context.__dict__.get("device_context")
         self.roots: dict[Any, Origin] = {}  # of origins that have one cause
 
     @classmethod
@@ -268,7 +278,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return not self.over
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        with self.one_at_a_time, torch._C.DisableTorchFunction():
+        with self.one_at_a_time, without_torch_function():
             if self.over and self.now.task is not None:
                 raise Over
             return self._run(func, args, kwargs)
@@ -390,7 +400,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _check_gradient(self, gradient: Any, place: torch.device) -> torch.device:
         """Report what a function or a hook has returned for a tensor on another device."""
-        leaf = getattr(torch._C._current_autograd_node(), "variable", None)
+        leaf = getattr(current_autograd_node(), "variable", None)
         if type(leaf) is not StandIn or leaf._place is place or gradient.dim() == 0:
             return place
         if place is CPU:
@@ -439,7 +449,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _aliased(self, about: Operator, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
         if about.views and type(args[0]) is StandIn and type(out) is StandIn:
-            torch._functionalize_unsafe_set(out, args[0])
+            unsafe_set(out, args[0])
             return out
         args, kwargs = mapped(self.admit, (args, kwargs))
         if any(isinstance(each, Tensor) and not isinstance(each, StandIn) for each in leaves((args, kwargs, out))):
@@ -530,7 +540,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.inference.check_dtypes(func, args, kwargs)
             return func(*args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:
-            if not func._schema.returns:
+            if not schema_of(func).returns:
                 return None  # it only writes, and that nobody will see
             if "meta" in str(error).lower() or "data-dependent" in str(error):
                 raise CannotGoOn(f"{about.name} depends on values") from None
@@ -540,7 +550,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Something unknown will be written to the tensors that an operation changes."""
         written = {
             id(leaf)
-            for argument, value in [*zip(func._schema.arguments, args, strict=False), *_named(func, kwargs)]
+            for argument, value in [*zip(schema_of(func).arguments, args, strict=False), *_named(func, kwargs)]
             if argument.is_write
             for leaf in leaves(value)
         }
@@ -605,14 +615,14 @@ def _has_stand_in(each: Any) -> bool:
     if not isinstance(each, Tensor):
         return False
     if type(each) is Tensor:
-        if torch._C._functorch.is_functorch_wrapped_tensor(each):
+        if is_functorch_tensor(each):
             raise NotFollowed("torch.func's transforms wrap tensors, and a rehearsal cannot look inside")
         return is_window(each)
     return not is_lazy(each) and is_window(each)
 
 
 def _named(func: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    return ((each, kwargs[each.name]) for each in func._schema.arguments if each.name in kwargs)
+    return ((each, kwargs[each.name]) for each in schema_of(func).arguments if each.name in kwargs)
 
 
 def _origin_of(given: list[Any]) -> Origin | None:
@@ -626,7 +636,7 @@ def _is_inference(each: Any) -> bool:
 
 def _bring_back(given: list[Any]) -> None:
     """The gradient of a number on the CPU goes there, as autograd takes it to its leaf."""
-    node = torch._C._current_autograd_node()
+    node = current_autograd_node()
     leaf = getattr(node, "variable", None)
     if type(leaf) is StandIn and leaf._place is CPU and leaf.dim() == 0:
         for each in given:
@@ -636,5 +646,5 @@ def _bring_back(given: list[Any]) -> None:
 
 def _accumulates() -> bool:
     """Is autograd about to put a gradient where it belongs?"""
-    node = torch._C._current_autograd_node()
+    node = current_autograd_node()
     return node is not None and node.name().endswith("AccumulateGrad")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchmove.internals.simulation import schema_of
 from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves
 
 aten = torch.ops.aten
@@ -51,7 +52,7 @@ def operator(func: Any) -> Operator:
 
 
 def _read(func: Any) -> Operator:
-    schema = func._schema
+    schema = schema_of(func)
     aliases = [each.alias_info is not None for each in (*schema.arguments, *schema.returns)]
     first = schema.arguments[0].alias_info if schema.arguments else None
     returned = schema.returns[0].alias_info if len(schema.returns) == 1 else None

@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn, serialization
-from torch.utils import _pytree as pytree
 
+from torchmove.internals.simulation import LOADING, OPENING, SAVING, pytree, zip_writer_of
 from torchmove.internals.undo import Undo
 from torchmove.rehearsing.device import CannotGoOn, SimulatedDevice, outside_simulation
 from torchmove.rehearsing.given import tensors_in
@@ -35,15 +35,9 @@ def files(company: ThreadTracking, undo: Undo) -> Iterator[None]:
     own = _Files(company, undo)
     with ExitStack() as patches:
         # Whoever has bound torch.save before calls these by their names all the same.
-        for name, value in {
-            "_open_zipfile_writer": own.opening(serialization._open_zipfile_writer),
-            "_open_file_like": own.opening(serialization._open_file_like),
-            "_save": own.saving(serialization._save),
-            "_legacy_save": own.saving(serialization._legacy_save),
-            "_load": own.loading(serialization._load),
-            "_legacy_load": own.loading(serialization._legacy_load),
-        }.items():
-            patches.enter_context(patch.object(serialization, name, value))
+        for names, over in ((OPENING, own.opening), (SAVING, own.saving), (LOADING, own.loading)):
+            for name in names:
+                patches.enter_context(patch.object(serialization, name, over(getattr(serialization, name))))
         patches.enter_context(patch.object(os, "stat", own.asked(os.stat)))
         for name in ("remove", "unlink"):
             patches.enter_context(patch.object(os, name, own.removing(getattr(os, name))))
@@ -115,7 +109,7 @@ class _Files:
                 if save.__name__ == "_legacy_save":
                     save(what, buffer, pickle, *options)
                 else:
-                    with serialization._open_zipfile_writer_buffer(buffer) as opened:
+                    with zip_writer_of(buffer) as opened:
                         save(what, opened, pickle, *options)
         except CannotGoOn:
             return None

@@ -13,8 +13,16 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
-from torch.utils._device import _device_constructors
 
+from torchmove.internals.simulation import (
+    SOBOL_ENGINE,
+    default_device_context,
+    device_constructors,
+    pad_packed_sequence,
+    parse_to,
+    unravel_index,
+)
+from torchmove.internals.simulation import run_backward as engine_run_backward
 from torchmove.rehearsing.device import CannotGoOn, Made, SimulatedDevice, outside_simulation
 from torchmove.rehearsing.device_rules import apart
 from torchmove.rehearsing.origins import (
@@ -145,7 +153,7 @@ class FunctionOverrides(TorchFunctionMode):
 
     def default_place(self) -> torch.device:
         """Where `torch.set_default_device` says; torch itself would make a tensor there to tell."""
-        context = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
+        context = default_device_context.__dict__.get("device_context")
         if context is self.stage.given_context and self.stage.default_device is not None:
             return self.stage.default_device
         return CPU if context is None else self.place(context.device)
@@ -189,7 +197,7 @@ class FunctionOverrides(TorchFunctionMode):
         if type(kwargs.get("device")) is int:
             kwargs = {**kwargs, "device": self.place(kwargs["device"])}
         with self.torchs_words():
-            return torch._C._nn._parse_to(*rest, **kwargs)
+            return parse_to(*rest, **kwargs)
 
     def cuda(self, call: Call) -> Tensor:
         device = call.args[1] if len(call.args) > 1 else call.kwargs.get("device")
@@ -368,7 +376,7 @@ class FunctionOverrides(TorchFunctionMode):
                 raise CannotGoOn("a packed sequence has its lengths as values")
             call = call._replace(args=(first, second._behind, *rest))
         done = call.done()
-        if call.func is torch._VF._pad_packed_sequence:
+        if call.func is pad_packed_sequence:
             self.stage.admit(done[1])._place = CPU  # the lengths
         return done
 
@@ -444,7 +452,7 @@ class FunctionOverrides(TorchFunctionMode):
         """torch's Python makes tensors of the sizes on the device of the indices, by torch.tensor."""
         given = {**dict(zip(("indices", "shape"), call.args, strict=False)), **call.kwargs}
         with self:
-            coordinates: Tensor = torch.functional._unravel_index(**given)
+            coordinates: Tensor = unravel_index(**given)
         return coordinates.unbind(-1)
 
     def memory(self, call: Call) -> Any:
@@ -499,7 +507,7 @@ class FunctionOverrides(TorchFunctionMode):
 def hooks_overridden(stage: SimulatedDevice) -> Iterator[None]:
     """Hooks of a backward pass, and of what is saved for it, are the user's code: torch leaves a mode out of the calls
     that it makes."""
-    run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    run = engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         if stage.over:
@@ -589,7 +597,7 @@ def _name(func: Any) -> str:
 
 _NEAR = 4  # frames of the user's in which a statement may have thrown a result away
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
-_CONSTRUCTORS = _device_constructors()
+_CONSTRUCTORS = device_constructors()
 _ACTS: dict[Any, Callable[[FunctionOverrides, Call], Any]] = {
     Tensor.to: FunctionOverrides.to,
     Tensor.cuda: FunctionOverrides.cuda,
@@ -612,21 +620,16 @@ _ACTS: dict[Any, Callable[[FunctionOverrides, Call], Any]] = {
     **dict.fromkeys([torch.meshgrid, torch.cartesian_prod], FunctionOverrides.compared),
     torch.unravel_index: FunctionOverrides.unravel_index,
     Tensor.__dlpack__: FunctionOverrides.dlpack,
-    torch._C._nn._parse_to: FunctionOverrides.parse_to,
+    parse_to: FunctionOverrides.parse_to,
     **dict.fromkeys([Tensor.resize_, Tensor.resize_as_], FunctionOverrides.resize),
     **dict.fromkeys([Tensor.untyped_storage, Tensor.storage, Tensor.data_ptr], FunctionOverrides.memory),
     **dict.fromkeys([torch.ctc_loss, functional.ctc_loss], FunctionOverrides.ctc_loss),
     Tensor.pin_memory: FunctionOverrides.pin,
     Tensor.share_memory_: FunctionOverrides.share,
     **dict.fromkeys(
-        [
-            torch._sobol_engine_draw,
-            torch._sobol_engine_ff_,
-            torch._sobol_engine_initialize_state_,
-            torch._sobol_engine_scramble_,
-        ],
+        SOBOL_ENGINE,
         FunctionOverrides.by_address,
     ),
     **dict.fromkeys([torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu], FunctionOverrides.over_packed),
-    torch._VF._pad_packed_sequence: FunctionOverrides.over_packed,
+    pad_packed_sequence: FunctionOverrides.over_packed,
 }

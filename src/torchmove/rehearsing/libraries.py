@@ -5,7 +5,6 @@ It is forgotten before a rehearsal, so that they ask the simulated device, and p
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchmove.internals.stored import contents, refill
+from torchmove.internals.stored import LruCache, contents, refill
 from torchmove.internals.undo import Undo
 from torchmove.rehearsing.sources import ASKS
 from torchmove.rehearsing.tensors import CPU
@@ -53,7 +52,7 @@ def _look_for_caches() -> None:
             continue
         _looked_at.add(name)
         for own, value in list(vars(module).items()):
-            is_cache = isinstance(value, functools._lru_cache_wrapper)
+            is_cache = isinstance(value, LruCache)
             if is_cache and isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
                 _caches[f"{name}.{own}"] = value
 

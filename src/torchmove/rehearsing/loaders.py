@@ -6,17 +6,16 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from multiprocessing import process, reduction
+from multiprocessing import reduction
 from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
 from torch import Tensor, nn
 from torch.multiprocessing import reductions
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from torchmove.internals.simulation import RUN_PROCESS, LoaderIterator, Process, pytree
 from torchmove.rehearsing.device import SimulatedDevice, outside_simulation
 from torchmove.rehearsing.origins import delivered as delivered_by_loader
 from torchmove.rehearsing.tensors import CPU, StandIn
@@ -25,8 +24,8 @@ from torchmove.rehearsing.tensors import CPU, StandIn
 @contextmanager
 def delivered(stage: SimulatedDevice) -> Iterator[list[Any]]:
     """Yields the loaders of the step whose workers would outlive it; `dismiss` ends those."""
-    begin, following = DataLoader.__iter__, _BaseDataLoaderIter.__next__
-    bootstrap = process.BaseProcess._bootstrap  # type: ignore[attr-defined]
+    begin, following = DataLoader.__iter__, LoaderIterator.__next__
+    bootstrap = getattr(Process, RUN_PROCESS)
     born: list[Any] = []
 
     def begun(loader: Any) -> Any:
@@ -45,8 +44,8 @@ def delivered(stage: SimulatedDevice) -> Iterator[list[Any]]:
     with ExitStack() as patches:
         for holder, name, value in [
             (DataLoader, "__iter__", begun),
-            (_BaseDataLoaderIter, "__next__", deliver),
-            (process.BaseProcess, "_bootstrap", in_child),
+            (LoaderIterator, "__next__", deliver),
+            (Process, RUN_PROCESS, in_child),
             (reduction, "dump", _behind_the_scene(reduction.dump)),  # what a process is started with
             (reductions, "rebuild_tensor", _behind_the_scene(reductions.rebuild_tensor)),
         ]:

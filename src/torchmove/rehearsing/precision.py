@@ -17,6 +17,13 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from torchmove.internals.simulation import (
+    GRAD_SCALER_STEP,
+    destroy_library,
+    has_autocast_kernel,
+    schema_of,
+    without_autocast_key,
+)
 from torchmove.rehearsing.device import NotOnDevice, SimulatedDevice
 from torchmove.rehearsing.given import held
 from torchmove.rehearsing.tensors import mapped
@@ -46,7 +53,7 @@ def mixed_precision(
     kind = stage.home.type
     autocast: Any = torch.autocast
     make, enter, leave = autocast.__init__, autocast.__enter__, autocast.__exit__
-    step_taken = torch.amp.GradScaler._maybe_opt_step
+    step_taken = getattr(torch.amp.GradScaler, GRAD_SCALER_STEP)
     made: weakref.WeakSet[Any] = weakref.WeakSet()
     stay_off: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
     inner: dict[int, Any] = {}
@@ -96,7 +103,7 @@ def mixed_precision(
         patch.object(autocast, "__init__", making),
         patch.object(autocast, "__enter__", entering),
         patch.object(autocast, "__exit__", leaving),
-        patch.object(torch.amp.GradScaler, "_maybe_opt_step", step_without_looking),
+        patch.object(torch.amp.GradScaler, GRAD_SCALER_STEP, step_without_looking),
         _enabled_scalers(kind, objects, is_off, assumed),
         _autocast_restored(kind),
     ):
@@ -104,7 +111,7 @@ def mixed_precision(
             yield
         finally:
             for each in library:
-                each._destroy()
+                destroy_library(each)
 
 
 @contextmanager
@@ -167,12 +174,12 @@ def _with_cudas_tables() -> Any:
         packet = getattr(aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             func = getattr(packet, overload)
-            arguments = func._schema.arguments
+            arguments = schema_of(func).arguments
             takes_tensors = any(str(each.type).startswith("Tensor") for each in arguments)
             if overload.endswith("out") or not takes_tensors or _has_autocast(func):
                 continue
             change = _lowered if name in _LOWERED else _raised
-            by_result = name in _RESULT_IN_FLOAT32 and any(each.name == "dtype" for each in func._schema.arguments)
+            by_result = name in _RESULT_IN_FLOAT32 and any(each.name == "dtype" for each in schema_of(func).arguments)
             with suppress(RuntimeError):
                 library.impl(func.name().removeprefix("aten::"), (_asked_for_float32 if by_result else change)(func))
     with suppress(RuntimeError):
@@ -189,7 +196,7 @@ def _unsafe(*_: Any, **__: Any) -> NoReturn:
 
 def _has_autocast(func: Any) -> bool:
     try:
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "AutocastCPU"))
+        return has_autocast_kernel(func)
     except RuntimeError:  # an operator of TorchScript's alone
         return True
 
@@ -229,12 +236,12 @@ def _asked_for_float32(func: Any) -> Callable[..., Any]:
 
 
 def _takes_by_name(func: Any, args: Sequence[Any]) -> bool:
-    names = [each.name for each in func._schema.arguments]
+    names = [each.name for each in schema_of(func).arguments]
     return names.index("dtype") >= len(args)
 
 
 def _outside_autocast() -> Any:
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
+    return without_autocast_key()
 
 
 def _as_float32(each: Any) -> Any:

@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from torchmove.internals.frames import frame as frame_at
+from torchmove.internals.frames import main_thread_frame
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
@@ -94,7 +97,7 @@ def users_line() -> Line:
 
 def own_line() -> Line | None:
     """The innermost line of code that is not installed either: the user's own."""
-    files = (frame for frame in _frames(sys._getframe(1)) if calls_torch(frame.f_code.co_filename))
+    files = (frame for frame in _frames(frame_at(1)) if calls_torch(frame.f_code.co_filename))
     frame = next((each for each in files if not is_installed(each.f_code.co_filename)), None)
     return None if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
@@ -106,13 +109,13 @@ def users_lines(most: int) -> list[Line]:
 
 
 def users_frame() -> FrameType | None:
-    return next((frame for frame in _frames(sys._getframe(1)) if calls_torch(frame.f_code.co_filename)), None)
+    return next((frame for frame in _frames(frame_at(1)) if calls_torch(frame.f_code.co_filename)), None)
 
 
 def users_frames() -> Iterator[FrameType]:
     """The frames of the user's code, from the step inward."""
     found: list[FrameType] = []
-    for frame in _frames(sys._getframe(1)):
+    for frame in _frames(frame_at(1)):
         if calls_torch(frame.f_code.co_filename):
             found.append(frame)
         elif found and frame.f_code.co_filename.startswith(_OURS):
@@ -122,7 +125,7 @@ def users_frames() -> Iterator[FrameType]:
 
 def called_by_user() -> bool:
     """Is it the user's own code that has called torch, and not torch itself?"""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = frame_at(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     return frame is not None and calls_torch(frame.f_code.co_filename)
@@ -130,7 +133,7 @@ def called_by_user() -> bool:
 
 def called_from(folder: str) -> bool:
     """Is it code in this folder that has called torch?"""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = frame_at(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     return frame is not None and folder in frame.f_code.co_filename.replace(os.sep, "/")
@@ -139,7 +142,7 @@ def called_from(folder: str) -> bool:
 def module_being_built() -> tuple[nn.Module | None, Line]:
     """The outermost module whose `__init__` is running, and the user's line that makes it."""
     found, line = None, NOWHERE
-    for frame in _frames(sys._getframe(1)):
+    for frame in _frames(frame_at(1)):
         if frame.f_code.co_name == "__init__" and frame.f_code.co_argcount:
             built = frame.f_locals.get(frame.f_code.co_varnames[0])
             if isinstance(built, nn.Module):
@@ -155,7 +158,7 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
     # A thread that torch started: whoever waits for it in the main thread is the user.
     if threading.current_thread() is not threading.main_thread():
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        frame = main_thread_frame()
         while frame is not None:
             yield frame
             frame = frame.f_back

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import random
 import sys
@@ -16,29 +15,30 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from torchmove.internals.stored import ATOMS, CONTAINERS, attributes, contents, refill
+from torchmove.internals.simulation import default_device_context, set_deterministic_algorithms
+from torchmove.internals.stored import ATOMS, CONTAINERS, LruCache, attributes, contents, refill
 from torchmove.internals.undo import Undo
 
 
 def insides_of(holders: Iterable[Any]) -> list[dict[Any, Any]]:
     """The dicts that the caches among these work with."""
-    return [_inside(each) for each in holders if isinstance(each, functools._lru_cache_wrapper)]
+    return [_inside(each) for each in holders if isinstance(each, LruCache)]
 
 
-def entries_of(cache: functools._lru_cache_wrapper[Any]) -> list[Any]:
+def entries_of(cache: LruCache[Any]) -> list[Any]:
     """The keys and the results, and what else it refers to. Without a bound, its dict has the results."""
     inside = _inside(cache)
     return [*gc.get_referents(cache), *inside, *inside.values()]
 
 
-def clear_if_filled(cache: functools._lru_cache_wrapper[Any], before: list[Any]) -> None:
+def clear_if_filled(cache: LruCache[Any], before: list[Any]) -> None:
     """What the step has added may hold stand-ins, and no single entry can be taken out."""
     known = {*map(id, before)}
     if any(id(each) not in known for each in entries_of(cache)):
         cache.cache_clear()
 
 
-def _inside(cache: functools._lru_cache_wrapper[Any]) -> dict[Any, Any]:
+def _inside(cache: LruCache[Any]) -> dict[Any, Any]:
     attributes = cache.__dict__
     # It comes after the entries, among which may be dicts too.
     return [each for each in gc.get_referents(cache) if type(each) is dict and each is not attributes][-1]
@@ -89,7 +89,7 @@ def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
     elif isinstance(holder, types.FunctionType):
         yield from (*(holder.__defaults__ or ()), *(holder.__kwdefaults__ or {}).values())
         yield from _cells(holder, undo)
-    elif isinstance(holder, functools._lru_cache_wrapper):
+    elif isinstance(holder, LruCache):
         undo.append(partial(clear_if_filled, holder, entries_of(holder)))
     else:
         _remember_random(holder, undo)
@@ -205,7 +205,7 @@ def remember_globals(undo: Undo) -> None:
     undo.append(partial(torch.set_anomaly_enabled, *anomaly))
     for holder, names in _FLAGS:
         undo += [partial(_set_flag, holder, name, getattr(holder, name)) for name in names]
-    undo.append(partial(_set_default_device, torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")))
+    undo.append(partial(_set_default_device, default_device_context.__dict__.get("device_context")))
 
 
 _backends: Any = torch.backends
@@ -242,7 +242,7 @@ def _switch(ask: Callable[[], Any], put: Callable[[Any], object], before: Any) -
 def _set_deterministic(mode: bool, warn_only: bool) -> None:
     """As torch.use_deterministic_algorithms does; but that one imports torch's compiler."""
     switched = torch.are_deterministic_algorithms_enabled() != mode
-    torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
+    set_deterministic_algorithms(mode, warn_only=warn_only)
     compiler: Any = sys.modules.get("torch._inductor.config")
     if switched and getattr(compiler, "deterministic", mode) != mode:
         compiler.deterministic = mode
@@ -255,7 +255,7 @@ def _set_flag(holder: Any, name: str, value: Any) -> None:
 
 def _set_default_device(before: Any) -> None:
     """To ask for it is to make a tensor there: what was set is put back as it was."""
-    context = torch._GLOBAL_DEVICE_CONTEXT
+    context = default_device_context
     now = context.__dict__.get("device_context")
     if now is before:
         return

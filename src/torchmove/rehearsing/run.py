@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
-import sys
 import threading
 import types
 import weakref
@@ -21,8 +20,10 @@ from torch.optim import Optimizer
 from torchmove.chain import plan_for
 from torchmove.devices import free_memory
 from torchmove.formatting import listed, readable_bytes
+from torchmove.internals.frames import frame
 from torchmove.internals.interrupts import HeldInterrupts
 from torchmove.internals.modes import plain_torch
+from torchmove.internals.modules import APPLY, apply_of
 from torchmove.internals.scripted import is_scripted
 from torchmove.internals.undo import Undo
 from torchmove.moving.apply import repoint_all
@@ -155,7 +156,7 @@ def rehearse(
         (False, 'input', 'batch = batch.to("cuda")')
     """
     options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
-    return rehearse_for(step, objects, options, sys._getframe().f_back)
+    return rehearse_for(step, objects, options, frame(0).f_back)
 
 
 def rehearse_for(
@@ -499,7 +500,7 @@ class _Rehearsing:
     @contextmanager
     def watched_for_moves(self) -> Iterator[None]:
         """Says so where the step moves a module by itself, and plain attributes were moved before as tm.move does."""
-        apply: Any = nn.Module._apply
+        apply: Any = apply_of(nn.Module)
         modules = {id(each): name for name, each in self.states.items() if isinstance(each, nn.Module)}
 
         def applied(module: nn.Module, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -512,7 +513,7 @@ class _Rehearsing:
             return apply(module, function, *args, **kwargs)
 
         moved_by_us = self.options.moved_by == "torchmove"
-        with patch.object(nn.Module, "_apply", applied) if moved_by_us else nullcontext():
+        with patch.object(nn.Module, APPLY, applied) if moved_by_us else nullcontext():
             yield
 
     def perform(self) -> None:

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.utils import _pytree as pytree
 
 from torchmove.internals.interrupts import HeldInterrupts
+from torchmove.internals.simulation import pytree
 from torchmove.rehearsing.device import NotFollowed, SimulatedDevice
 from torchmove.rehearsing.tensors import StandIn
 

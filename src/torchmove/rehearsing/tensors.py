@@ -10,6 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchmove.internals.simulation import (
+    disabled_torch_function,
+    make_wrapper_subclass,
+    swap_implementation,
+    without_torch_dispatch,
+    without_torch_function,
+)
 from torchmove.rehearsing.provenance import Line, Origin
 
 
@@ -74,7 +81,7 @@ class StandIn(Tensor):
 
     @staticmethod
     def __new__(cls, behind: Tensor, place: torch.device, stage: Any, origin: Origin | None) -> StandIn:
-        made: StandIn = _make_wrapper(
+        made: StandIn = make_wrapper_subclass(
             cls,
             behind.size(),
             strides=behind.stride(),
@@ -104,7 +111,7 @@ class StandIn(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         value = self._stage.value_of(self)
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        with without_torch_dispatch(), without_torch_function():
             return value.__reduce_ex__(protocol)
 
     # What Python asks goes by the place; torch's C++ does not ask here.
@@ -140,7 +147,7 @@ class StandIn(Tensor):
             self._stage.note("printing waits for the device and brings values to the CPU")
         return f"tensor(..., size={tuple(self.shape)}, device='{self._place}', dtype={self.dtype})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = disabled_torch_function
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -164,7 +171,6 @@ class Itself:
         return None
 
 
-_make_wrapper: Any = Tensor._make_wrapper_subclass
 _OWN = {"_behind", "_place", "_stage", "_origin", "_sent", "_result_of_sending", "_fetched", "_part"}
 
 
@@ -172,4 +178,4 @@ def swap(tensor: Tensor, other: Tensor) -> None:
     """Exchange two tensors under their Python objects: whoever holds one holds the other from now on."""
     tensor.__class__, other.__class__ = other.__class__, tensor.__class__
     tensor.__dict__, other.__dict__ = other.__dict__, tensor.__dict__
-    torch._C._swap_tensor_impl(tensor, other)
+    swap_implementation(tensor, other)

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
+from torchmove.internals.simulation import TorchDispatchMode
 from torchmove.rehearsing.device import Over, SimulatedDevice, Task
 from torchmove.rehearsing.function_overrides import FunctionOverrides
 

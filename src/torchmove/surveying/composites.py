@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from torchmove.internals.metadata import PLAIN
+from torchmove.internals.metadata import PLAIN, coordinates_of, is_traceable_wrapper_subclass
 from torchmove.surveying.paths import ATTRIBUTE, CALL
 
 _DISTRIBUTED = {"torch.distributed._shard.sharded_tensor.api:ShardedTensor"}
@@ -78,7 +77,7 @@ def _wrapper(tensor: Any) -> Parts:
 
 def _coordinates(tensor: Tensor) -> Parts:
     plain = tensor.detach()
-    indices, values = plain._indices(), plain._values()
+    indices, values = coordinates_of(plain)
     size, coalesced = tensor.size(), plain.is_coalesced()
 
     def rebuild() -> Tensor:

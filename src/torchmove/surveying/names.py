@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections import Counter
 from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from types import FrameType
@@ -12,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from torchmove.internals.frames import frame
 from torchmove.results import Result
 
 _KINDS = (nn.Module, Optimizer)  # their names are "model" and "optimizer", where the caller has none for them
@@ -22,7 +22,7 @@ _NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, Result, type, str, by
 def given(objects: Sequence[Any]) -> dict[str, Any]:
     """The objects under the names that the caller of the public function has for them."""
     check(objects)
-    return names_of(objects, sys._getframe(1).f_back)
+    return names_of(objects, frame(1).f_back)
 
 
 def check(objects: Collection[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torchmove.devices import remembered_device
 from torchmove.internals.graphs import UNTOLD, graph_of, may_have_gradient
 from torchmove.internals.metadata import AT_ONCE, PLAIN, Looks, look_all, look_at_any
-from torchmove.internals.stored import ATOMS, stored_dict
+from torchmove.internals.stored import ATOMS, LruCache, stored_dict
 from torchmove.surveying.children import Bunch, Child, Fact, Level, Owner, Reader, Role, States, attribute, make_child
 from torchmove.surveying.composites import Unmovable, is_window, parts_of
 from torchmove.surveying.helpers import places_of
@@ -43,12 +42,12 @@ def on_class(holder: Any) -> Iterator[Fact]:
     own = stored_dict(holder) or {}
     for base in type(holder).__mro__:
         kinds = {id(kind): kind for kind in map(type, vars(base).values())}  # a few, of dozens of values
-        if not any(issubclass(kind, (Tensor, functools._lru_cache_wrapper)) for kind in kinds.values()):
+        if not any(issubclass(kind, (Tensor, LruCache)) for kind in kinds.values()):
             continue
         for name, value in vars(base).items():
             if issubclass(type(value), Tensor) and name not in own:
                 yield Fact("N021", f"{base.__name__}.{name} is a tensor on the class: it is out of reach and stays")
-            elif type(value) is functools._lru_cache_wrapper and value.cache_info().currsize:
+            elif type(value) is LruCache and value.cache_info().currsize:
                 yield Fact("N033", f"{base.__name__}.{name} is an lru_cache on the class: clear it, its entries stay")
 
 

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
 from torchmove.internals.modes import without_modes
+from torchmove.internals.simulation import is_profiling, record_functions, without_torch_function
 from torchmove.planning.learning.device import FirstStepTensor
 
 
 @contextmanager
 def contained() -> Iterator[None]:
     with ExitStack() as stack:
-        for each in (without_modes(), torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction()):
+        for each in (without_modes(), torch.inference_mode(False), torch.no_grad(), without_torch_function()):
             stack.enter_context(each)
         for more in (_same_random_numbers(), _unprofiled(), warnings.catch_warnings()):
             stack.enter_context(more)
@@ -70,11 +71,11 @@ def _same_random_numbers() -> Iterator[None]:
 
 @contextmanager
 def _unprofiled() -> Iterator[None]:
-    profiled = torch._C._autograd._profiler_enabled()
+    profiled = is_profiling()
     if profiled:
-        torch._C._autograd._enable_record_function(False)
+        record_functions(False)
     try:
         yield
     finally:
         if profiled:
-            torch._C._autograd._enable_record_function(True)
+            record_functions(True)

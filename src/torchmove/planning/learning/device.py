@@ -12,7 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchmove.internals.simulation import (
+    FAKE_MODE,
+    TorchDispatchMode,
+    disabled_torch_function,
+    lifts_to_cpu_only,
+    make_wrapper_subclass,
+    negated,
+    set_conjugated,
+    set_lifts_to_cpu_only,
+    set_negated,
+)
 
 CPU = torch.device("cpu")
 _BETWEEN_DEVICES = {"copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_"}
@@ -67,7 +78,7 @@ class FirstStepTensor(Tensor):
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"tensor(..., size={tuple(self.shape)}, device='{self.device}')"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = disabled_torch_function
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -83,7 +94,7 @@ class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.device, self.until = device, until
         self.bytes: dict[int, tuple[Any, Any]] = {}  # real storages, by those of the simulated tensors, which are held
         # Under a mode of this kind torch does not start the device that a new tensor is asked for on ...
-        self._mode_key = torch._C._TorchDispatchModeKey.FAKE
+        self._mode_key = FAKE_MODE
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -91,18 +102,18 @@ class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> FirstStepMode:
         # ... and makes what it makes of values on the CPU, before this mode is asked to send it there.
-        self._lifted_before = torch._C._only_lift_cpu_tensors()
-        torch._C._set_only_lift_cpu_tensors(True)
+        self._lifted_before = lifts_to_cpu_only()
+        set_lifts_to_cpu_only(True)
         return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        torch._C._set_only_lift_cpu_tensors(self._lifted_before)
+        set_lifts_to_cpu_only(self._lifted_before)
 
     def put(self, real: Tensor) -> FirstStepTensor:
         """A simulated tensor over the bytes of a real one."""
         strided = real.layout is torch.strided
-        made: FirstStepTensor = Tensor._make_wrapper_subclass(
+        made: FirstStepTensor = make_wrapper_subclass(
             FirstStepTensor,
             real.size(),
             strides=real.stride() if strided else None,
@@ -117,9 +128,9 @@ class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = made.untyped_storage()
             self.bytes[storage._cdata] = (real.untyped_storage(), storage)
             if real.is_conj():
-                torch._C._set_conj(made, True)
+                set_conjugated(made, True)
             if real.is_neg():
-                torch._C._set_neg(made, True)
+                set_negated(made, True)
         else:
             made._whole = real  # type: ignore[attr-defined]
         return made
@@ -135,7 +146,7 @@ class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         real = torch.empty(0, dtype=tensor.dtype, device=CPU)
         real.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
         real = real.conj() if tensor.is_conj() else real
-        return torch._neg_view(real) if tensor.is_neg() else real
+        return negated(real) if tensor.is_neg() else real
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.run(func, args, kwargs or {})

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from torchmove.internals.stored import ATOMS, attributes
+from torchmove.internals.stored import ATOMS, LruCache, attributes
 from torchmove.surveying.children import Child, Fact, Reader, attribute
 from torchmove.surveying.paths import CELL, REFERENT
 
@@ -68,7 +68,7 @@ TABLE: dict[type | str, Reader] = {
     types.BuiltinFunctionType: read_bound_builtin,
     types.MethodWrapperType: read_bound_builtin,
     functools.partial: read_partial,
-    functools._lru_cache_wrapper: read_cached,
+    LruCache: read_cached,
     types.CellType: read_cell,
     staticmethod: read_static,
     classmethod: read_static,

@@ -24,6 +24,7 @@ from torchmove.internals.fsdp import (
     whole_of,
 )
 from torchmove.internals.graphs import in_live_graphs
+from torchmove.internals.modules import is_caching, pruned_name
 from torchmove.internals.stored import ATOMS, slots
 from torchmove.surveying.children import Bunch, Child, Fact, Reader, make_bunch, make_child
 from torchmove.surveying.paths import ATTRIBUTE, ITEM
@@ -110,7 +111,7 @@ def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Bunch | F
     how, indexed, _ = _form_of(kind)
     if "_hf_hook" in stored:
         yield _PLACED_BY_ACCELERATE
-    if issubclass(kind, parametrize.ParametrizationList) and parametrize._cache_enabled:
+    if issubclass(kind, parametrize.ParametrizationList) and is_caching():
         yield _CACHED
     if issubclass(kind, fx.GraphModule):
         yield from _baked_devices(module)
@@ -170,7 +171,7 @@ def _computed_names(stored: dict[str, Any]) -> set[str]:
     """The attributes that a hook computes anew before each forward: their graph is no one's to run."""
     hooks = stored["_forward_pre_hooks"].values()
     names = {hook.name for hook in hooks if type(hook) in (WeightNorm, SpectralNorm)}
-    return names | {hook._tensor_name for hook in hooks if issubclass(type(hook), prune.BasePruningMethod)}
+    return names | {pruned_name(hook) for hook in hooks if issubclass(type(hook), prune.BasePruningMethod)}
 
 
 def _baked_devices(module: Any) -> Iterator[Fact]:
