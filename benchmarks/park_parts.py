@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 import torchmove as tm
 from torchmove import devices as _devices
-from torchmove.bench import CPU, HostPeak, Link, State, filled, resident_bytes, transformer, trip, usual, wake
+from torchmove.bench import CPU, HostPeak, Link, TrainingState, filled, resident_bytes, transformer, trip, usual, wake
 from torchmove.moving import leftovers as _freeing
 
 TURNS, CYCLES = 3, 20
@@ -48,7 +48,7 @@ def park(device: torch.device, *, quick: bool, tell: Tell) -> dict[str, Any]:
     return {**figures, "swap": _swaps(4_000_000 if quick else 8_000_000_000, device, tell)}
 
 
-def _cycles(state: State, device: torch.device, tell: Tell) -> dict[str, Any]:
+def _cycles(state: TrainingState, device: torch.device, tell: Tell) -> dict[str, Any]:
     away = [tensor for tensor in state.tensors() if tensor.device == device]
     _freeing.wait_for_freeing()
     host = resident_bytes()
@@ -88,7 +88,7 @@ def _shards(nbytes: int, device: torch.device, tell: Tell) -> dict[str, float]:
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
-    state = State(model, optimizer)
+    state = TrainingState(model, optimizer)
     away = [tensor for tensor in state.tensors() if tensor.device == device]
     parked, first = _parked(state, device)
     parked.wake(progress=False)
@@ -98,7 +98,7 @@ def _shards(nbytes: int, device: torch.device, tell: Tell) -> dict[str, float]:
     return {"first": first, "changed": changed, "wake changed": woken}
 
 
-def _lap(state: State, part: Sequence[Tensor], device: torch.device) -> tuple[float, float]:
+def _lap(state: TrainingState, part: Sequence[Tensor], device: torch.device) -> tuple[float, float]:
     with torch.no_grad():
         for tensor in part:
             tensor.add_(1)
@@ -106,14 +106,14 @@ def _lap(state: State, part: Sequence[Tensor], device: torch.device) -> tuple[fl
     return seconds, _seconds(parked.wake, device)
 
 
-def _parked(state: State, device: torch.device) -> tuple[tm.Parked, float]:
+def _parked(state: TrainingState, device: torch.device) -> tuple[tm.Parked, float]:
     _devices.synchronize_device(device)
     began = time.perf_counter()
     parked = tm.park(*state, progress=False)
     return parked, time.perf_counter() - began
 
 
-def _stages(state: State, device: torch.device) -> dict[str, float]:
+def _stages(state: TrainingState, device: torch.device) -> dict[str, float]:
     """Seconds in each stage of a park of what has not changed since it was woken."""
     parked, total = _parked(state, device)
     parked.wake(progress=False)
@@ -121,7 +121,7 @@ def _stages(state: State, device: torch.device) -> dict[str, float]:
     return {**stages, "the rest, mostly memory given back to the driver": total - sum(stages.values())}
 
 
-def _writes_found(state: State, tensor: Tensor) -> bool:
+def _writes_found(state: TrainingState, tensor: Tensor) -> bool:
     """One element, written past the version counter."""
     tensor.data.view(-1)[-1] += 1
     expected = tensor.detach().cpu().clone()

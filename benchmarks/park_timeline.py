@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import torchmove as tm
-from torchmove.bench import State, transformer
+from torchmove.bench import TrainingState, transformer
 
 WIDTH, HEIGHT, LEFT, TOP = 700, 180, 60, 30
 COLOURS = {"train": "#2f9e63", "park": "#3577e5", "second model": "#c77d2a", "wake": "#3577e5"}
@@ -52,7 +52,7 @@ class Memory:
         self._thread.join()
 
 
-def train(state: State, steps: int) -> None:
+def train(state: TrainingState, steps: int) -> None:
     batch = torch.ones(4, 32, state.model[0].linear1.in_features, device="cuda")
     for _ in range(steps):
         state.optimizer.zero_grad()
@@ -73,7 +73,7 @@ def second_model() -> None:
     torch.cuda.empty_cache()
 
 
-def story(memory: Memory, state: State) -> None:
+def story(memory: Memory, state: TrainingState) -> None:
     for _ in range(2):  # the second time the memory is there to be parked in
         began = memory.now()
         train(state, 3)

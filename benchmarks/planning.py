@@ -23,7 +23,7 @@ import torch
 
 from torchmove.chain import plan_for
 from torchmove.errors import TorchmoveError
-from torchmove.moving.agreement import Council
+from torchmove.moving.agreement import Agreement
 from torchmove.planning.plan import Plan
 from torchmove.surveying.survey import survey_objects
 
@@ -107,7 +107,7 @@ def agreement(tensors: int, ranks: int) -> dict[str, Any]:
 
 def simulate(hall: Hall, plan: Plan, ranks: int, committed: list[int], failing: int | None) -> None:
     def rank_of(rank: int) -> None:
-        council = Council(range(ranks), lambda word: hall.gather(rank, word))
+        council = Agreement(range(ranks), lambda word: hall.gather(rank, word))
         with contextlib.suppress(TorchmoveError, MemoryError):
             council.agree("move", plan)
             with council.voting() as consent:

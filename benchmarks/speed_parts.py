@@ -24,7 +24,7 @@ from torchmove.bench import (
     CPU,
     Go,
     Ours,
-    State,
+    TrainingState,
     Trip,
     compared,
     filled,
@@ -77,7 +77,7 @@ def small(device: torch.device, *, quick: bool) -> dict[str, Any]:
     }
 
 
-def _small_state(layers: int) -> State:
+def _small_state(layers: int) -> TrainingState:
     return in_mid_training(nn.Sequential(*(nn.Linear(16, 21) for _ in range(layers))))
 
 
@@ -198,25 +198,25 @@ def peers(device: torch.device, *, quick: bool) -> dict[str, Any]:
     return {"bytes": mine.nbytes, "ways": compared(ways_of(trips, mine.nbytes, beside)), "missing": missing}
 
 
-def _lightning() -> Callable[[State, torch.device], None]:
+def _lightning() -> Callable[[TrainingState, torch.device], None]:
     """Its strategies send the module by `to`, and the optimizers by a function of their own."""
     try:
         module = importlib.import_module("lightning.fabric.utilities.optimizer")
     except ImportError:
         module = importlib.import_module("lightning_fabric.utilities.optimizer")
 
-    def go(state: State, to: torch.device) -> None:
+    def go(state: TrainingState, to: torch.device) -> None:
         state.model.to(to)
         module._optimizers_to_device([state.optimizer], to)
 
     return go
 
 
-def _accelerate() -> Callable[[State, torch.device], None]:
+def _accelerate() -> Callable[[TrainingState, torch.device], None]:
     """What `Accelerator.prepare` does to the two; `prepare` itself knows no way back."""
     send = importlib.import_module("accelerate.optimizer").move_to_device
 
-    def go(state: State, to: torch.device) -> None:
+    def go(state: TrainingState, to: torch.device) -> None:
         state.model.to(to)
         state.optimizer.load_state_dict(send(state.optimizer.state_dict(), to))
 

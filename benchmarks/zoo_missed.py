@@ -25,7 +25,7 @@ def missed(model: nn.Module, optimizer: Optimizer, device: torch.device) -> dict
     model.to(device)
     inventory = tm.survey(model)
     found = {
-        PLAIN: [str(slot.path) for slot in inventory.slots if slot.role == "tensor" and slot.device != device],
+        PLAIN: [str(slot.path) for slot in inventory.tensors if slot.role == "tensor" and slot.device != device],
         SPLIT: [" = ".join(names) for names in shared if _apart(names, _buffers(model))],
         UNTIED: [" = ".join(names) for names in tied if _apart(names, _parameters(model))],
         REMEMBERED: [str(value.path) for value in inventory.device_values if value.device.type != device.type],

@@ -23,7 +23,7 @@ from torchmove.bench import (
     CPU,
     HostPeak,
     Ours,
-    State,
+    TrainingState,
     Trip,
     first_trip,
     of_each,
@@ -188,7 +188,7 @@ def test_memory_that_comes_and_goes_is_seen_by_the_thread():
 def test_memory_beside_the_state_is_seen():
     """A way that copies everything once more, and keeps it until it is home."""
     kept = []
-    state = State(torch.nn.Linear(1 << 12, 1 << 12, bias=False), None)
+    state = TrainingState(torch.nn.Linear(1 << 12, 1 << 12, bias=False), None)
 
     def wasteful(to: torch.device) -> None:
         kept.append(state.model.weight.detach().clone())

@@ -18,7 +18,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.uint8, torch.bool,
 
 
 def digest_of(*tensors: Tensor) -> tuple[tuple[int, int], ...]:
-    return digests(tm.survey(list(tensors)).slots)
+    return digests(tm.survey(list(tensors)).tensors)
 
 
 @pytest.mark.parametrize("count", COUNTS)

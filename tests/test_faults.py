@@ -414,7 +414,7 @@ def test_a_reader_that_raises_at_any_reading_changes_nothing(route, mover):
 
 
 def finds_something(now: Inventory, *_: Any) -> Verdict:
-    return Verdict(len(now.slots), ("all",), (Finding("V101", "model", "its bytes are not what they were", "none"),))
+    return Verdict(len(now.tensors), ("all",), (Finding("V101", "model", "its bytes are not what they were", "none"),))
 
 
 @on_every_route
@@ -496,7 +496,7 @@ def test_a_mover_that_did_something_else_is_found_out(lie, code):
 def test_a_bit_flipped_in_any_block_is_found_out(special):
     state = hostile((), special=special)
     moves = tm.plan(*state.objects, to="twin:0").moves
-    for number in [index for index, move in enumerate(moves) if move.block.nbytes]:
+    for number in [index for index, move in enumerate(moves) if move.storage.nbytes]:
         assert_found_out(state, flip_a_bit(number), "V101")
 
 

@@ -516,7 +516,7 @@ def assert_at(made: Made, place: torch.device) -> None:
 
 def assert_surveyed(made: Made) -> None:
     inventory = tm.survey(*made.objects)
-    found = {id(each.tensor) for each in (*inventory.slots, *inventory.shells)}
+    found = {id(each.tensor) for each in (*inventory.tensors, *inventory.composites)}
     assert [name for name, tensor in made.everything().items() if id(tensor) not in found] == []
 
 

@@ -74,7 +74,7 @@ def test_verify_agrees_once_it_is_there(state, route):
 def test_a_path_leads_to_its_tensor(state):
     inventory = tm.survey(*state.objects)
     roots = dict(zip(inventory.roots, inventory.objects, strict=True))
-    for slot in inventory.slots:
+    for slot in inventory.tensors:
         found = slot.path.fetch(roots)
         is_part = slot.path.how == "call"
         assert found is slot.tensor or is_part

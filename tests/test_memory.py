@@ -222,10 +222,10 @@ def test_storages_over_one_memory_are_one_memory_afterwards(kind, route):
 def test_their_memory_counts_and_travels_once(kind):
     tensors, _ = LENT[kind]()
     inventory = tm.survey(tensors)
-    assert len(inventory.blocks) == 1
+    assert len(inventory.storages) == 1
     assert tm.plan(tensors, to="twin:0").nbytes <= 32
     assert inventory.nbytes <= 32
-    assert len([*inventory.sharing(inventory.slots[0])]) == 2
+    assert len([*inventory.sharing(inventory.tensors[0])]) == 2
 
 
 def test_one_of_them_cannot_stay_alone():

@@ -585,7 +585,7 @@ model.weight.register_hook(lambda gradient: gradient * 2)
 before = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
 identity = id(model.weight)
 receipt = tm.move(model, to="lazy", verify="bytes")
-assert {str(slot.device) for slot in tm.survey(model).slots} == {"lazy:0"}
+assert {str(slot.device) for slot in tm.survey(model).tensors} == {"lazy:0"}
 assert [note.code for note in receipt.plan.notes] == ["N041"]
 model.one[3] = 10.0
 assert model.two.cpu().tolist() == [2, 10, 4, 5]  # still one piece of memory
@@ -599,7 +599,7 @@ class Own(torch.nn.Parameter):
 
 many = [Own(torch.full((2,), float(number))) for number in range(1500)]
 tm.move(many, to="lazy")
-assert len(tm.survey(many).blocks) == 1500
+assert len(tm.survey(many).storages) == 1500
 tm.apply(tm.plan(many, to="cpu"))
 assert [parameter.tolist() for parameter in many] == [[number, number] for number in range(1500)]
 model.mixed = [flat, flat.view(torch.int32)]

@@ -29,7 +29,7 @@ ROWS = [
 def placement(optimizer: Optimizer, to: Any) -> dict[str, str]:
     plan = tm.plan(optimizer, to=to)
     assert not [note for note in plan.notes if note.code == "N063"]
-    slots = plan.inventory.slots
+    slots = plan.inventory.tensors
     return {str(slot.path): place.type for slot, place in zip(slots, plan.placement, strict=True)}
 
 
@@ -38,7 +38,7 @@ def test_learned_is_as_the_table_says_and_as_a_native_start(info, flags):
     home = torch.device("twin:0")
     for case in optimizer_cases(info, flags):
         optimizer = case.start(home).optimizer
-        native = {str(slot.path): slot.device.type for slot in tm.survey(optimizer).slots}
+        native = {str(slot.path): slot.device.type for slot in tm.survey(optimizer).tensors}
         assert placement(optimizer, "twin:1") == native, case
         optimizer.__class__ = type("Unknown", (info.optim_cls,), {"__module__": __name__})
         assert not learning.births_of(optimizer, home).why_not, case
@@ -127,7 +127,7 @@ def test_what_cannot_be_learned_is_noted_where_it_matters():
     optimizer.state[parameter] |= {"step": torch.ones(()), "step_of_one": torch.ones(1), "clock": torch.ones(())}
     plan = tm.plan(optimizer, to="twin:0")
     assert [note.code for note in plan.notes] == ["N063"]
-    slots = {slot.what: place.type for slot, place in zip(plan.inventory.slots, plan.placement, strict=True)}
+    slots = {slot.what: place.type for slot, place in zip(plan.inventory.tensors, plan.placement, strict=True)}
     assert (slots["step"], slots["step_of_one"], slots["clock"]) == ("cpu", "twin", "twin")
 
 

@@ -96,7 +96,7 @@ def test_a_failure_afterwards_undoes_what_a_module_changed(make, route, monkeypa
     if isinstance(model, Cached):
         model._cache = OrderedDict(b=model.weight.detach(), a=torch.ones(4, device=route.home))
         model.extra = {"key": torch.ones(5, device=route.home)}
-    tensors = {str(slot.path): slot.tensor for slot in tm.survey(model).slots}
+    tensors = {str(slot.path): slot.tensor for slot in tm.survey(model).tensors}
     stored = {name: {**vars(module)} for name, module in model.named_modules()}
     cache = list(model._cache.items()) if isinstance(model, Cached) else []
     before = trace(tensors)
@@ -113,7 +113,7 @@ def test_a_failure_afterwards_undoes_what_a_module_changed(make, route, monkeypa
     if isinstance(model, Cached):
         assert list(model._cache.items()) == cache
         assert model.calls == stored[""]["calls"]
-    assert {str(slot.path) for slot in tm.survey(model).slots} == tensors.keys()
+    assert {str(slot.path) for slot in tm.survey(model).tensors} == tensors.keys()
     route.there(model)
 
 
@@ -234,7 +234,7 @@ CHANGES = {
 def everything(model: Trained) -> Any:
     state = model.optimizer.state
     return (
-        [(str(each.path), id(each.tensor), bits(each.tensor), each.device) for each in tm.survey(model).slots],
+        [(str(each.path), id(each.tensor), bits(each.tensor), each.device) for each in tm.survey(model).tensors],
         [each.requires_grad for each in model.parameters()],
         [(id(key), {name: id(value) for name, value in kept.items()}) for key, kept in state.items()],
         [{**group, "params": [*map(id, group["params"])]} for group in model.optimizer.param_groups],

@@ -122,15 +122,15 @@ def test_every_path_can_be_read_from_the_tree(make):
     state = make()
     inventory = tm.survey(*state.objects)
     page = inventory.to_html()
-    if not inventory.slots:
+    if not inventory.tensors:
         assert island(page) is None
         return
     data = island(page)
     written = texts(data["tree"])
-    assert [written[node] for node in data["node"]] == [str(slot.path) for slot in inventory.slots]
-    assert len({*data["node"]}) == len(inventory.slots)
+    assert [written[node] for node in data["node"]] == [str(slot.path) for slot in inventory.tensors]
+    assert len({*data["node"]}) == len(inventory.tensors)
     columns = ("nbytes", "role", "device", "dtype", "shape")
-    assert {len(data[column]) for column in columns} == {len(inventory.slots)}
+    assert {len(data[column]) for column in columns} == {len(inventory.tensors)}
     assert all(parent < node for node, parent in enumerate(data["tree"]["parents"]))
 
 
@@ -176,7 +176,7 @@ def test_a_plan_says_before_and_after_what_moves_and_why_the_rest_stays():
     data = island(plan.to_html())
     names = data["devices"]
     assert [names[index] for index in data["placed"]] == list(map(str, plan.placement))
-    assert {index for index, flag in enumerate(data["moves"]) if flag == "1"} == {*plan.moves.slots()}
+    assert {index for index, flag in enumerate(data["moves"]) if flag == "1"} == {*plan.moves.indices()}
     assert {tensor: data["reasons"][why] for tensor, why in data["stays"]} == plan.reasons
     assert names[0] == "cpu"
 
@@ -197,9 +197,9 @@ def test_without_scripts_the_largest_tensors_are_there_under_their_paths():
     plan = tm.plan(model, optimizer, to="twin:0")
     said = re.search(r"<noscript>(.*)</noscript>", plan.to_html(), re.S)[1]
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", said)[1:]]
-    slots = sorted(plan.inventory.slots, key=lambda slot: -slot.nbytes)[:40]
+    slots = sorted(plan.inventory.tensors, key=lambda slot: -slot.nbytes)[:40]
     assert len(rows) == min(40, len(slots))
-    assert {html.unescape(row[0]) for row in rows} <= {str(slot.path) for slot in plan.inventory.slots}
+    assert {html.unescape(row[0]) for row in rows} <= {str(slot.path) for slot in plan.inventory.tensors}
     assert [row[2] for row in rows] == [readable_bytes(slot.nbytes) for slot in slots]
     assert rows[0][1:] == ["parameter", "4 KiB", "cpu", "twin:0"]
 
@@ -541,7 +541,7 @@ def test_search_finds_all_words_and_says_how_many(show, plan):
     page = show(plan)
     page.fill("#search", "exp_avg_sq layers bias")
     assert paths(page) == [f"optimizer.state[model.layers[{index}].bias]['exp_avg_sq']" for index in range(3)]
-    assert page.locator("#count").inner_text() == f"3 of {counted(len(plan.inventory.slots), 'tensor')}"
+    assert page.locator("#count").inner_text() == f"3 of {counted(len(plan.inventory.tensors), 'tensor')}"
     page.fill("#search", "stays")
     assert all("step" in path for path in paths(page))
     page.fill("#search", "no such thing")
@@ -553,7 +553,7 @@ def test_search_finds_all_words_and_says_how_many(show, plan):
 
 def test_columns_sort_both_ways_and_back(show, plan):
     page = show(plan)
-    nbytes = {str(slot.path): slot.nbytes for slot in plan.inventory.slots}
+    nbytes = {str(slot.path): slot.nbytes for slot in plan.inventory.tensors}
     unsorted = paths(page)
     header = page.locator("#columns").get_by_role("button", name="bytes")
     header.click()
@@ -632,7 +632,7 @@ def test_the_list_is_gone_through_by_keyboard(show, plan):
     page = show(plan)
     page.locator("#rows").focus()
     page.keyboard.press("End")
-    last = str(plan.inventory.slots[len(plan.inventory.slots) - 1].path)
+    last = str(plan.inventory.tensors[len(plan.inventory.tensors) - 1].path)
     active = page.locator(f"#{page.locator('#rows').get_attribute('aria-activedescendant')}")
     assert "".join(active.locator(".path span").all_inner_texts()) == last
     page.keyboard.press("ArrowUp")
@@ -724,14 +724,14 @@ def test_hostile_names_do_nothing(show):
 def test_fifty_thousand_tensors_open_and_can_be_used(show):
     plan = planned(50_000)
     page = show(plan)
-    total = len(plan.inventory.slots)
+    total = len(plan.inventory.tensors)
     assert total == 50_000
     assert page.locator("#rows-inside .row").count() < 100
     assert page.locator("#map .cell").count() < 2000
     assert page.locator("#rows").get_attribute("aria-rowcount") == "50001"
     page.locator("#rows").focus()
     page.keyboard.press("End")
-    assert str(plan.inventory.slots[total - 1].path) in paths(page)
+    assert str(plan.inventory.tensors[total - 1].path) in paths(page)
     page.fill("#search", "model[4999].weight grad")
     assert paths(page) == ["model[4999].weight.grad"]
     page.locator("#rows-inside .row").click()  # the map goes down through the runs that have it
@@ -743,9 +743,9 @@ def test_fifty_thousand_tensors_open_and_can_be_used(show):
 def test_the_page_of_every_animal_opens(make, show):
     inventory = tm.survey(*make().objects)
     page = show(inventory)
-    if inventory.slots:
+    if inventory.tensors:
         assert page.locator("html[data-ready]").count() == 1
-        assert page.locator("#count").inner_text() == counted(len(inventory.slots), "tensor")
+        assert page.locator("#count").inner_text() == counted(len(inventory.tensors), "tensor")
 
 
 def test_without_scripts_all_but_the_map_and_the_list_can_be_read(show):

@@ -23,8 +23,8 @@ from torchmove.internals.host_memory import HUGE_PAGE
 from torchmove.moving import apply as _apply
 from torchmove.moving.movers.ring import CannotLock
 from torchmove.parking import arena, fingerprints, lanes
-from torchmove.parking import park as resting
-from torchmove.parking.host_copies import mirrors
+from torchmove.parking.host_copies import host_copies
+from torchmove.parking.park import park as resting
 from torchmove.reporting import report
 
 DEVICES = ["twin:0", pytest.param("cuda:0", marks=pytest.mark.cuda)]
@@ -238,7 +238,7 @@ def test_rows_of_a_table_that_change_places_are_found(dtype, side, device):
 def test_a_parked_state_can_be_read_saved_surveyed_and_trained(device):
     model, optimizer = trained(device)
     with tm.parked(model, optimizer):
-        assert {slot.device.type for slot in tm.survey(model, optimizer).slots} == {"cpu"}
+        assert {slot.device.type for slot in tm.survey(model, optimizer).tensors} == {"cpu"}
         file = io.BytesIO()
         torch.save(model[0].weight, file)
         assert len(file.getvalue()) < model[0].weight.nbytes + 5000
@@ -469,7 +469,7 @@ def test_a_tensor_that_looks_at_a_larger_storage_in_the_same_place_is_parked(twi
     tm.park(tensor).wake()
     tensor.data = torch.randn(2 * count, device="twin:0")[:count]
     # As if the new storage lay where the old one was, which happens when it pleases the allocator.
-    mirror, address = mirrors.of(tensor), tensor.data_ptr()
+    mirror, address = host_copies.of(tensor), tensor.data_ptr()
     run = mirror.truth.run
     run.piece, run.members = run.piece._replace(address=address), [(address, tensor.nbytes)]
     mirror.truth = mirror.truth._replace(address=address)
@@ -557,7 +557,7 @@ def test_a_budget_of_host_memory_is_kept(device):
     model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4))).to(device)
     before = trace(dict(model.named_parameters()))
     parked = tm.park(model, host_bytes=3 * 64 * 64 * 4)
-    assert mirrors.arena.nbytes <= 3 * 64 * 64 * 4
+    assert host_copies.arena.nbytes <= 3 * 64 * 64 * 4
     assert parked.ordinary_bytes == 64 * 64 * 4
     assert "host_bytes" in str(parked)
     parked.wake()
@@ -589,11 +589,11 @@ def in_use(device: torch.device) -> int:
 def test_a_thousand_cycles_take_no_more_memory_than_one(device):
     model, optimizer = trained(device)
     tm.park(model, optimizer).wake()
-    used, kept = in_use(device), mirrors.arena.nbytes
+    used, kept = in_use(device), host_copies.arena.nbytes
     for _ in range(1000 if device.type != "cuda" else 100):
         tm.park(model, optimizer).wake()
     assert in_use(device) == used
-    assert mirrors.arena.nbytes == kept
+    assert host_copies.arena.nbytes == kept
 
 
 def test_no_span_crosses_from_one_locked_chunk_into_the_next(monkeypatch):
@@ -620,7 +620,7 @@ def test_the_memory_of_states_that_are_gone_is_used_again(device):
     for _ in range(5):
         model = nn.Linear(300, 300).to(device)
         tm.park(model).wake()
-        size = mirrors.arena.nbytes
+        size = host_copies.arena.nbytes
         assert size <= 300 * 301 * 4 + 2 * arena.LINE
         del model
         gc.collect()
@@ -631,7 +631,7 @@ def test_what_grows_does_not_leave_its_old_places_behind(device):
     for size in range(1, 20):
         model.replay = torch.zeros(size << 16, device=device)
         with tm.parked(model):
-            assert mirrors.arena.nbytes <= 2 * model.replay.nbytes
+            assert host_copies.arena.nbytes <= 2 * model.replay.nbytes
 
 
 def test_release_gives_back_all_but_what_is_parked(device):
@@ -640,13 +640,13 @@ def test_release_gives_back_all_but_what_is_parked(device):
     tm.park(awake).wake()
     handle = tm.park(parked)
     tm.release()
-    assert mirrors.arena.nbytes < 250 * 250 * 4
+    assert host_copies.arena.nbytes < 250 * 250 * 4
     assert_same(before, trace(dict(parked.named_parameters())))
     tm.release()
     handle.wake()
     assert_same(before, trace(dict(parked.named_parameters())))
     tm.release()
-    assert mirrors.arena.nbytes == 0
+    assert host_copies.arena.nbytes == 0
 
 
 def test_threads_park_states_of_their_own(device):

@@ -13,7 +13,7 @@ from rich.console import Console
 import torchmove as tm
 from torchmove import chain as _move
 from torchmove import progress as _progress
-from torchmove.progress import Bar
+from torchmove.progress import ProgressBar
 
 
 def shown(terminal: bool, wanted: bool = True, after: float = -1.0) -> str:
@@ -21,7 +21,7 @@ def shown(terminal: bool, wanted: bool = True, after: float = -1.0) -> str:
     console = Console(file=page, force_terminal=terminal, width=100)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_progress, "_AFTER_SECONDS", after)
-        with Bar(1 << 30, "model to cuda:0", wanted=wanted, console=console) as bar:
+        with ProgressBar(1 << 30, "model to cuda:0", wanted=wanted, console=console) as bar:
             for _ in range(2):
                 bar.advance(1 << 28)
                 time.sleep(0.01)  # a rate needs time
@@ -44,12 +44,12 @@ def test_a_log_a_short_move_and_one_who_wants_none_see_nothing():
 
 def test_a_move_tells_the_bar_of_every_byte(monkeypatch):
     told: list[int] = []
-    monkeypatch.setattr(_move, "Bar", lambda total, words, *, wanted: Recorded(told, words, wanted))
+    monkeypatch.setattr(_move, "ProgressBar", lambda total, words, *, wanted: Recorded(told, words, wanted))
     receipt = tm.move([torch.ones(10), torch.ones(7)], to="twin:0", progress=False)
     assert sum(told) == receipt.moved_bytes == 68
 
 
-class Recorded(Bar):
+class Recorded(ProgressBar):
     def __init__(self, told: list[int], words: str, wanted: bool) -> None:
         super().__init__(68, words, wanted=wanted)
         assert words.endswith("to twin:0")
@@ -63,7 +63,7 @@ class Recorded(Bar):
 def test_a_bar_is_taken_away_when_a_move_fails(monkeypatch):
     monkeypatch.setattr(_progress, "_AFTER_SECONDS", -1.0)
     page = io.StringIO()
-    bar = Bar(100, "model", wanted=True, console=Console(file=page, force_terminal=True))
+    bar = ProgressBar(100, "model", wanted=True, console=Console(file=page, force_terminal=True))
     with suppress(KeyboardInterrupt), bar:
         bar.advance(10)
         raise KeyboardInterrupt

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from zoo import numbers
 
 import torchmove as tm
+from torchmove import chain
 from torchmove.moving import apply as _apply
-from torchmove.verifying import verify as _verify
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
@@ -126,7 +126,7 @@ def output(model: nn.Module) -> Tensor:
 
 
 def tensors_of(*objects: Any) -> dict[str, Tensor]:
-    return {str(slot.path): slot.tensor for slot in tm.survey(*objects).slots}
+    return {str(slot.path): slot.tensor for slot in tm.survey(*objects).tensors}
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -184,7 +184,7 @@ def test_a_program_is_as_it_was_after_a_failure(name, route, monkeypatch):
             def fail(*_: Any) -> Any:
                 raise RuntimeError("broken")
 
-            patch.setattr(*((_verify, "verify_move") if stage == "proof" else (_apply, "repoint_all")), fail)
+            patch.setattr(*((chain, "verify_move") if stage == "proof" else (_apply, "repoint_all")), fail)
             with pytest.raises(tm.MoveFailed):
                 route.there(model, optimizer)
         again = tensors_of(model, optimizer)

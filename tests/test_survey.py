@@ -21,16 +21,16 @@ from torchmove.surveying.readers import modules
 
 
 def paths(*objects):
-    return [str(slot.path) for slot in tm.survey(*objects).slots]
+    return [str(slot.path) for slot in tm.survey(*objects).tensors]
 
 
 def test_paths_begin_with_the_callers_name_and_can_be_pasted():
     net = nn.Sequential(nn.Linear(1, 1), nn.ModuleDict({"head": nn.Linear(1, 1)}))
     net.extra = {"a b": [numbers(1)], 3: (numbers(2),)}
     inventory = tm.survey(net)
-    for slot in inventory.slots:
+    for slot in inventory.tensors:
         assert eval(str(slot.path), {"net": net}) is slot.tensor
-    assert "net[1]['head'].weight" in {str(slot.path) for slot in inventory.slots}
+    assert "net[1]['head'].weight" in {str(slot.path) for slot in inventory.tensors}
 
 
 def test_paths_of_optimizer_state_can_be_pasted():
@@ -38,7 +38,7 @@ def test_paths_of_optimizer_state_can_be_pasted():
     optimizer = torch.optim.Adam(model.parameters())
     model(numbers(1)).sum().backward()
     optimizer.step()
-    for slot in tm.survey(model, optimizer).slots:
+    for slot in tm.survey(model, optimizer).tensors:
         assert eval(str(slot.path), {"model": model, "optimizer": optimizer}) is slot.tensor
 
 
@@ -76,8 +76,8 @@ def test_nesting_may_be_deeper_than_pythons_stack():
     model = nn.Module()
     model.nest = nest
     inventory = tm.survey(model)
-    assert [slot.tensor for slot in inventory.slots] == [deepest]
-    assert str(inventory.slots[0].path).count("[0]") == 100_001
+    assert [slot.tensor for slot in inventory.tensors] == [deepest]
+    assert str(inventory.tensors[0].path).count("[0]") == 100_001
     tm.move(model, to="twin:0")
     assert deepest.device.type == "twin"
     while nest is not deepest:  # Python itself would fall over a nest this deep if it were dropped at once
@@ -90,7 +90,7 @@ def test_a_chain_of_modules_may_be_as_deep():
         module.next = nn.Module()
         module = module.next
     module.weight = nn.Parameter(numbers(1))
-    assert len(tm.survey(first).slots) == 1
+    assert len(tm.survey(first).tensors) == 1
 
 
 def test_roles_are_told_apart():
@@ -98,7 +98,7 @@ def test_roles_are_told_apart():
     model, optimizer = state.objects
     model.register_buffer("table", numbers(1))
     model.extra = numbers(1)
-    roles = {str(slot.path): slot.role for slot in tm.survey(model, optimizer).slots}
+    roles = {str(slot.path): slot.role for slot in tm.survey(model, optimizer).tensors}
     assert roles["model[0].weight"] == "parameter"
     assert roles["model[0].weight.grad"] == "gradient"
     assert roles["model.table"] == "buffer"
@@ -118,7 +118,7 @@ def test_things_outside_of_a_state_are_not_entered():
     model.python_module, model.klass, model.thread = sys.modules[__name__], nn.Linear, threading.current_thread()
     model.weak = __import__("weakref").ref(nn.Linear(1, 1))
     model.stream = sys.stdout
-    assert not tm.survey(model).slots
+    assert not tm.survey(model).tensors
 
 
 class OnClass(nn.Module):
@@ -162,14 +162,16 @@ def test_a_tensor_that_an_optimizer_keeps_twice_is_there_once_under_both_names()
     for state in optimizer.state.values():
         state["step"] = clock
     found = tm.survey(model, optimizer)
-    assert [str(slot.path) for slot in found.slots if slot.tensor is clock] == ["optimizer.state[model.weight]['step']"]
+    assert [str(slot.path) for slot in found.tensors if slot.tensor is clock] == [
+        "optimizer.state[model.weight]['step']"
+    ]
     assert [*map(str, found.other_paths[id(clock)])] == ["optimizer.state[model.bias]['step']"]
-    assert len({id(slot.tensor) for slot in found.slots}) == len(found.slots) == 9
+    assert len({id(slot.tensor) for slot in found.tensors}) == len(found.tensors) == 9
 
 
 def test_an_object_given_twice_is_there_once():
     model = nn.Linear(1, 1)
-    assert len(tm.survey(model, model).slots) == 2
+    assert len(tm.survey(model, model).tensors) == 2
 
 
 def test_long_inventories_print_in_part_and_say_so():
@@ -204,7 +206,11 @@ HELD = {
 def found(*objects):
     inventory = tm.survey(*objects)
     devices = [(str(value.path), value.value) for value in inventory.device_values]
-    return [(str(slot.path), slot.role) for slot in inventory.slots], devices, [told.fact for told in inventory.told]
+    return (
+        [(str(slot.path), slot.role) for slot in inventory.tensors],
+        devices,
+        [told.diagnostic for told in inventory.diagnostics],
+    )
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -278,7 +284,7 @@ def test_a_module_whose_containers_are_gone_is_read_as_far_as_it_goes(name):
     model = nn.Sequential(nn.BatchNorm1d(2))
     setattr(model[0], name, None)
     left = {"_parameters": 3, "_buffers": 2, "_modules": 5}[name]
-    assert len(tm.survey(model).slots) == left
+    assert len(tm.survey(model).tensors) == left
 
 
 def test_odd_names_and_odd_classes_are_read():

@@ -119,8 +119,11 @@ STATES = {each.__name__: each for each in (trained, shells, holders)}
 def tensors_of(objects: list[Any]) -> list[Tensor]:
     """Those made of tensors too; not their parts, which are made anew at each look."""
     inventory = tm.survey(*objects)
-    parts = {id(part) for shell in inventory.shells for part in shell.parts}
-    return [*(shell.tensor for shell in inventory.shells), *(t for t in inventory.slots.tensors if id(t) not in parts)]
+    parts = {id(part) for shell in inventory.composites for part in shell.parts}
+    return [
+        *(shell.tensor for shell in inventory.composites),
+        *(t for t in inventory.tensors.objects if id(t) not in parts),
+    ]
 
 
 def remembered(value: Any, seen: dict[int, Any]) -> Any:

@@ -42,7 +42,7 @@ Tell = Callable[[str], None]
 # ---------------------------------------------------------------- states, and ways to move them
 
 
-class State(NamedTuple):
+class TrainingState(NamedTuple):
     model: nn.Module
     optimizer: Optimizer
 
@@ -56,7 +56,7 @@ class State(NamedTuple):
         return sum(tensor.nbytes for tensor in self.tensors())
 
 
-def transformer(nbytes: int) -> State:
+def transformer(nbytes: int) -> TrainingState:
     """A transformer of about 24 layers with AdamW in mid-training, about `nbytes` together, on the CPU."""
     parameters = nbytes // 12  # AdamW keeps two more numbers for each, of four bytes
     width = max(8, round((parameters / (12 * 24)) ** 0.5 / 8) * 8)
@@ -73,17 +73,17 @@ def filled(model: nn.Module) -> nn.Module:
     return model
 
 
-def in_mid_training(model: nn.Module) -> State:
+def in_mid_training(model: nn.Module) -> TrainingState:
     """After a step of AdamW, its gradients dropped."""
     optimizer = AdamW(model.parameters())
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 0.01)
     optimizer.step()
     optimizer.zero_grad()
-    return State(model, optimizer)
+    return TrainingState(model, optimizer)
 
 
-def usual(state: State, to: torch.device) -> None:
+def usual(state: TrainingState, to: torch.device) -> None:
     """What is written where there is no torchmove."""
     state.model.to(to)
     for values in state.optimizer.state.values():
@@ -95,7 +95,7 @@ def usual(state: State, to: torch.device) -> None:
 class Ours:
     """tm.move; remembers which mover took the state where."""
 
-    def __init__(self, state: State, verify: Thoroughness = "quick") -> None:
+    def __init__(self, state: TrainingState, verify: Thoroughness = "quick") -> None:
         self.state, self.verify = state, verify
         self.movers: dict[torch.device, str] = {}
 

@@ -14,7 +14,7 @@ from torchmove.errors import MoveRefused, VerificationError
 from torchmove.formatting import listed
 from torchmove.internals.collector import without_collector
 from torchmove.internals.modes import makes_fakes, plain_torch, without_modes
-from torchmove.moving.agreement import Council, council_of
+from torchmove.moving.agreement import Agreement, agreement_of
 from torchmove.moving.apply import Job, apply_jobs
 from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.movers import NoSuchMover, choose_mover
@@ -23,7 +23,7 @@ from torchmove.planning.keep import keep_of
 from torchmove.planning.plan import Plan, Refusal
 from torchmove.planning.planner import Back, FreeBytes, make_plan
 from torchmove.planning.refusals import FAKES
-from torchmove.progress import Bar, Stages
+from torchmove.progress import ProgressBar, Stages
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.names import check, given
 from torchmove.surveying.survey import survey_objects
@@ -42,18 +42,18 @@ STALE = Refusal(
 def is_current(planned: Inventory) -> bool:
     """Does a fresh survey find the same tensors, looking at the same storages?"""
     now = survey_objects(dict(zip(planned.roots, planned.objects, strict=True)))
-    if not planned.slots.looks.is_like(now.slots.looks) or planned.blocks.special != now.blocks.special:
+    if not planned.tensors.metadata.is_like(now.tensors.metadata) or planned.storages.special != now.storages.special:
         return False
     if _told(planned) != _told(now):
         return False
-    made_anew = {*planned.slots.made_anew()}
-    pairs = enumerate(zip(planned.slots.tensors, now.slots.tensors, strict=True))
+    made_anew = {*planned.tensors.made_anew()}
+    pairs = enumerate(zip(planned.tensors.objects, now.tensors.objects, strict=True))
     return all(was is found or index in made_anew for index, (was, found) in pairs)
 
 
 def _told(inventory: Inventory) -> list[tuple[object, ...]]:
     """What stands in the way (a graph that is alive now, say, and was not then), and which devices are remembered."""
-    facts: list[tuple[object, ...]] = [(str(path), fact) for path, _, fact in inventory.told]
+    facts: list[tuple[object, ...]] = [(str(path), diagnostic) for path, _, diagnostic in inventory.diagnostics]
     return facts + [(id(value.holder), str(value.path), value.value) for value in inventory.device_values]
 
 
@@ -74,7 +74,7 @@ def survey(*objects: Any) -> Inventory:
     Examples:
         >>> import torch, torchmove as tm
         >>> model = torch.nn.Linear(2, 3)
-        >>> [(str(slot.path), slot.role, slot.nbytes) for slot in tm.survey(model).slots]
+        >>> [(str(slot.path), slot.role, slot.nbytes) for slot in tm.survey(model).tensors]
         [('model.weight', 'parameter', 24), ('model.bias', 'parameter', 12)]
     """
     return survey_objects(given(objects))
@@ -232,7 +232,7 @@ def move_named(
     *,
     progress: bool,
     verify: Thoroughness = "quick",
-    council: Council | None = None,
+    council: Agreement | None = None,
 ) -> Receipt:
     """The same, of objects that have their names, and by ranks that are known."""
     return _applied(_planned(objects, to, (), verify), "auto", verify, progress, council)
@@ -241,8 +241,8 @@ def move_named(
 def refresh_named(objects: dict[str, Any], mover: str = "plain") -> Receipt:
     """Give a state new storages where it is, by the same chain as a move."""
     inventory = survey_objects(objects)
-    where = inventory.slots.looks.devices[0] if inventory.slots else torch.device("cpu")
-    here = Back(inventory.slots.looks.devices, ())
+    where = inventory.tensors.metadata.devices[0] if inventory.tensors else torch.device("cpu")
+    here = Back(inventory.tensors.metadata.devices, ())
     made = make_plan(inventory, where, keep=keep_of(objects, ()), free_bytes=free_memory, fresh=True, back=here)
     return _applied(made, mover, "quick", progress=False)
 
@@ -260,7 +260,7 @@ def _planned(
     if verify == "bytes" and made.ok:
         stages = Stages()
         stages.begin("digests")
-        made = replace(made, digests=digests(made.inventory.slots))
+        made = replace(made, digests=digests(made.inventory.tensors))
         made = replace(made, stages=(*made.stages, *stages.end()))
     return made
 
@@ -289,7 +289,7 @@ def plan_sharded(
 ) -> Plan:
     """The same. What FSDP has gathered it gives up first, as it does itself before its shards are touched."""
     made = plan_for(objects, target, keep, free, rests=rests)
-    gathered = {id(told.about): told.about for told in made.inventory.told if told.fact.code == "R028"}
+    gathered = {id(told.subject): told.subject for told in made.inventory.diagnostics if told.diagnostic.code == "R028"}
     for module in gathered.values():
         module.reshard()
     return plan_for(objects, target, keep, free, rests=rests) if gathered else made
@@ -305,7 +305,7 @@ def _target(to: Any, argument: str = "to") -> torch.device:
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
 
 
-def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool, council: Council | None = None) -> Receipt:
+def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool, council: Agreement | None = None) -> Receipt:
     began = time.perf_counter()
     try:
         carrier, why = choose_mover(mover, made.moves)
@@ -317,10 +317,10 @@ def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool, counc
     return apply_all(job, began=began, progress=progress, council=council)[0]
 
 
-def agree_on(call: str, made: Plan, council: Council | None = None) -> Council | None:
+def agree_on(call: str, made: Plan, council: Agreement | None = None) -> Agreement | None:
     """Raises MoveRefused if something stands in the way, here or on another rank that has a part of the state."""
     with without_modes():  # whatever is on here, other ranks wait for an answer
-        council = council or council_of(made.inventory)
+        council = council or agreement_of(made.inventory)
         if council is not None:
             council.agree(call, made)
         elif made.refusals:
@@ -328,10 +328,10 @@ def agree_on(call: str, made: Plan, council: Council | None = None) -> Council |
     return council
 
 
-def apply_all(*jobs: Job, began: float, progress: bool, council: Council | None = None) -> list[Receipt]:
+def apply_all(*jobs: Job, began: float, progress: bool, council: Agreement | None = None) -> list[Receipt]:
     """Apply some plans, all or none, on all ranks or none, with a bar."""
     words = listed([f"{listed(job.plan.inventory.roots)} to {job.plan.target}" for job in jobs])
-    with Bar(sum(job.plan.nbytes for job in jobs), words, wanted=progress) as bar:
+    with ProgressBar(sum(job.plan.nbytes for job in jobs), words, wanted=progress) as bar:
         if council is None:
             return apply_jobs(*jobs, began=began, advance=bar.advance)
         with council.voting() as consent:

@@ -15,7 +15,7 @@ from torchmove.moving.movers.workers import cores
 from torchmove.results import Result
 
 
-class Device(NamedTuple):
+class MachineDevice(NamedTuple):
     device: str
     name: str
     total_bytes: int | None  # None: the device does not say
@@ -35,7 +35,7 @@ class Device(NamedTuple):
 class Devices(Result):
     """The machine's devices, the CPU first."""
 
-    found: tuple[Device, ...]
+    found: tuple[MachineDevice, ...]
     torch: str
 
 
@@ -49,18 +49,18 @@ def devices() -> Devices:
     return Devices(tuple(found), torch.__version__)
 
 
-def _cpu() -> Device:
+def _cpu() -> MachineDevice:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
-    return Device("cpu", counted(cores(), "core"), total, free_memory(torch.device("cpu")), "", ())
+    return MachineDevice("cpu", counted(cores(), "core"), total, free_memory(torch.device("cpu")), "", ())
 
 
-def _accelerator(device: torch.device, count: int) -> Device:
+def _accelerator(device: torch.device, count: int) -> MachineDevice:
     module = device_module(device)
     name = module.get_device_name(device) if hasattr(module, "get_device_name") else device.type
     free = total = None
     if hasattr(module, "mem_get_info"):
         free, total = map(int, module.mem_get_info(device))
-    return Device(str(device), name, total, free, _link(device), _peers(device, count))
+    return MachineDevice(str(device), name, total, free, _link(device), _peers(device, count))
 
 
 def _link(device: torch.device) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _AFTER_SECONDS = 1.0
 
 
-class Bar:
+class ProgressBar:
     """Shows itself when a move takes longer than a second: bytes, rate, time left."""
 
     def __init__(self, total: int, words: str, *, wanted: bool, console: Console | None = None) -> None:
@@ -25,7 +25,7 @@ class Bar:
         self._moved = 0
         self._progress: Progress | None = None
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def advance(self, nbytes: int) -> None:

@@ -177,7 +177,7 @@ def started(way: Way, kind: type, device: str) -> tuple[nn.Module, Optimizer]:
 
 
 def tensors_of(*objects: Any) -> dict[str, Tensor]:
-    return {str(slot.path): slot.tensor for slot in tm.survey(list(objects)).slots}
+    return {str(slot.path): slot.tensor for slot in tm.survey(list(objects)).tensors}
 
 
 def places_of(*objects: Any) -> dict[str, str]:

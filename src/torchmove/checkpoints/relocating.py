@@ -27,7 +27,7 @@ from torchmove.checkpoints.torchfiles import PICKLE, TorchFile
 from torchmove.checkpoints.values import meaning
 from torchmove.internals.collector import without_collector
 from torchmove.moving.batches import Advance
-from torchmove.progress import Bar
+from torchmove.progress import ProgressBar
 from torchmove.results import Result
 from torchmove.surveying import paths
 from torchmove.surveying.paths import ATTRIBUTE, CALL, MEMBER
@@ -154,7 +154,7 @@ def relocate(
     with naming(place):
         output.check(os.fspath(out), files, folder=folder, overwrite=overwrite)
         total = sum(rewrite.stamp.nbytes for rewrite in work)
-        with Bar(2 * total, f"{place.name} to {target}", wanted=progress) as bar:
+        with ProgressBar(2 * total, f"{place.name} to {target}", wanted=progress) as bar:
             write = partial(_written, target=target, advance=bar.advance)
             if folder:
                 loaded = _write_folder(place, work, index, write)

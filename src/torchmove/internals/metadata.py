@@ -24,7 +24,7 @@ COPIED_AS_BYTES = {torch.bool, *SUB_BYTE}  # torch's copy makes 0 or 1 of every 
 NAMED_TENSORS = hasattr(Tensor, "has_names")  # torch 2.13 has given them up
 
 
-def look_all(tensors: Sequence[Tensor]) -> Looks | None:
+def read_metadata(tensors: Sequence[Tensor]) -> Metadata | None:
     """Read windows on storages. C code mapped over them is quicker than a loop.
 
     None: they are not all that. A sparse tensor shows no storage, a nested one no shape, and neither is asked before.
@@ -43,7 +43,7 @@ def look_all(tensors: Sequence[Tensor]) -> Looks | None:
     dtypes = list(map(_dtype, tensors))
     if not _QUANTIZED.isdisjoint(dtypes):
         return None
-    return Looks(
+    return Metadata(
         devices,
         list(map(_nbytes, tensors)),
         list(map(_cdata, storages)),
@@ -68,23 +68,25 @@ def in_shared_memory(tensors: Sequence[Tensor]) -> list[bool]:
     return list(map(UntypedStorage.is_shared, map(Tensor.untyped_storage, tensors)))
 
 
-def look_at_any(tensors: Sequence[Tensor]) -> Looks:
+def read_metadata_of_any(tensors: Sequence[Tensor]) -> Metadata:
     """Read windows of any class and on any device. On one without storages (XLA's kind) a tensor travels whole."""
     # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
     plain = [tensor if type(tensor) in PLAIN else tensor.data for tensor in tensors]
-    looks = look_all(plain)
-    if looks is None:
-        looks = Looks.none()
+    metadata = read_metadata(plain)
+    if metadata is None:
+        metadata = Metadata.none()
         for tensor, data in zip(tensors, plain, strict=True):
             # Told apart by the tensor itself: `.data` is a new object at every look.
-            looks.extend(look_all([data]) or look_at_wholes([data])._replace(storages=[-id(tensor)]))
-    return looks._replace(requires_grads=list(map(_requires_grad, tensors)))
+            metadata.extend(
+                read_metadata([data]) or read_metadata_of_wholes([data])._replace(storage_ids=[-id(tensor)])
+            )
+    return metadata._replace(requires_grads=list(map(_requires_grad, tensors)))
 
 
-def look_at_wholes(tensors: Sequence[Tensor]) -> Looks:
+def read_metadata_of_wholes(tensors: Sequence[Tensor]) -> Metadata:
     """Read tensors that travel whole: each gets a storage of its own, of -1 bytes."""
     count = len(tensors)
-    return Looks(
+    return Metadata(
         [tensor.device for tensor in tensors],
         [tensor.numel() * tensor.dtype.itemsize for tensor in tensors],
         [-id(tensor) for tensor in tensors],
@@ -116,21 +118,21 @@ def has_storage(device_type: str) -> bool:
         return False
 
 
-def window_of(tensor: Tensor) -> Window:
+def view_of(tensor: Tensor) -> View:
     data = tensor if type(tensor) in PLAIN else tensor.data
-    return Window(data.dtype, data.shape, data.stride(), int(data.storage_offset()))
+    return View(data.dtype, data.shape, data.stride(), int(data.storage_offset()))
 
 
 def offset_of(tensor: Tensor) -> int:
     return int((tensor if type(tensor) in PLAIN else tensor.data).storage_offset())
 
 
-class Looks(NamedTuple):
+class Metadata(NamedTuple):
     """What slots record of their tensors, in columns: where they are, what they look at, and what they show of it."""
 
     devices: list[torch.device]
     nbytes: list[int]
-    storages: list[int]
+    storage_ids: list[int]
     storage_bytes: list[int]
     dtypes: list[torch.dtype]
     shapes: list[torch.Size]
@@ -139,22 +141,22 @@ class Looks(NamedTuple):
     resizables: list[bool]  # False: another storage may look at the same memory
 
     @classmethod
-    def none(cls) -> Looks:
+    def none(cls) -> Metadata:
         return cls([], [], [], [], [], [], [], [], [])
 
-    def window(self, index: int, offset: int) -> Window:
-        return Window(self.dtypes[index], self.shapes[index], self.strides[index], offset)
+    def view(self, index: int, offset: int) -> View:
+        return View(self.dtypes[index], self.shapes[index], self.strides[index], offset)
 
-    def is_like(self, other: Looks) -> bool:
+    def is_like(self, other: Metadata) -> bool:
         """Nothing differs but whether storages can be resized: `tensor.numpy()` changes that."""
         return self[:-1] == other[:-1]
 
-    def extend(self, more: Looks) -> None:
+    def extend(self, more: Metadata) -> None:
         for column, rest in zip(self, more, strict=True):
             column.extend(rest)  # type: ignore[attr-defined]
 
 
-class Window(NamedTuple):
+class View(NamedTuple):
     """What a tensor shows of its storage."""
 
     dtype: torch.dtype
@@ -162,7 +164,7 @@ class Window(NamedTuple):
     stride: tuple[int, ...]
     offset: int
 
-    def moved(self, nbytes: int) -> Window:
+    def moved(self, nbytes: int) -> View:
         """The same of a storage that begins so many bytes before this one."""
         return self._replace(offset=self.offset + nbytes // self.dtype.itemsize)
 

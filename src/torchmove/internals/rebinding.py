@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from torchmove.internals.graphs import UNTOLD, graph_of, may_have_gradient
-from torchmove.internals.metadata import Window
+from torchmove.internals.metadata import View
 from torchmove.internals.switch import Switch
 from torchmove.internals.undo import Undo
-from torchmove.internals.views import dressed, looking_at, undressed
+from torchmove.internals.views import dressed, make_view, undressed
 
 
 def by_counter(tensors: Sequence[Tensor]) -> list[list[int]]:
@@ -102,7 +102,7 @@ def _counted_with(counted: Tensor, window: Tensor) -> Tensor:
     return dressed(shared, window).detach()
 
 
-def shell_rebinding(tensor: Tensor, rebuilt: Tensor) -> Rebinding:
+def composite_rebinding(tensor: Tensor, rebuilt: Tensor) -> Rebinding:
     # A compressed sparse tensor takes `.data =` without a word and keeps its old values: shells are always swapped.
     return Rebinding(tensor, rebuilt, by_swap=True)
 
@@ -125,14 +125,14 @@ def rebind_dense(
     tensors: Sequence[Tensor],
     copies: list[Tensor],
     before: Sequence[UntypedStorage],
-    windows: Callable[[], Iterable[Window]],
+    windows: Callable[[], Iterable[View]],
     undo: Undo,
 ) -> None:
     """Make dense tensors look at their copies by `.data =`, all at once. Uses the copies up.
 
     `before` and `windows` are the storages that they look at now, and how; only the way back asks for those.
     """
-    undo.append(lambda: _set_all(tensors, map(looking_at, before, windows())))
+    undo.append(lambda: _set_all(tensors, map(make_view, before, windows())))
     copies.reverse()
     # Each copy goes as soon as its memory has a new owner: later it would have to be fetched again, to be let go of.
     _set_all(tensors, map(list.pop, repeat(copies, len(copies))))

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove.internals.metadata import Looks, window_of
+from torchmove.internals.metadata import Metadata, view_of
 
 _address: Callable[[Tensor], int] = torch._C._data_address  # type: ignore[attr-defined]  # of the storage
 
 
-class Place(NamedTuple):
+class SharedRange(NamedTuple):
     """Where a storage lies in the memory that it has in common with others."""
 
     memory: int  # the first of these storages, which stands for all
@@ -33,28 +33,28 @@ class _Reach(NamedTuple):
     storage: int
 
 
-def places_in_memory(tensors: Sequence[Tensor], looks: Looks) -> dict[int, Place]:
+def shared_ranges(tensors: Sequence[Tensor], metadata: Metadata) -> dict[int, SharedRange]:
     """Of every storage in which tensors reach the same bytes as those of another one."""
-    if all(looks.resizables):  # torch's own memory: only what others have lent is looked at by two storages
+    if all(metadata.resizables):  # torch's own memory: only what others have lent is looked at by two storages
         return {}
-    places: dict[int, Place] = {}
-    for reaches in _reaches(tensors, looks).values():
+    places: dict[int, SharedRange] = {}
+    for reaches in _reaches(tensors, metadata).values():
         for together in _overlapping(sorted(reaches)):
             address, end = min(each.address for each in together), max(each.end for each in together)
             memory = together[0].storage
             for each in together:
-                places[each.storage] = Place(memory, address, end - address, each.address - address)
+                places[each.storage] = SharedRange(memory, address, end - address, each.address - address)
     return places
 
 
-def _reaches(tensors: Sequence[Tensor], looks: Looks) -> dict[torch.device, list[_Reach]]:
+def _reaches(tensors: Sequence[Tensor], metadata: Metadata) -> dict[torch.device, list[_Reach]]:
     extents: defaultdict[tuple[torch.device, int], list[tuple[int, int, int, int]]] = defaultdict(list)
     for index, tensor in enumerate(tensors):
-        size = looks.storage_bytes[index]
-        address = _address(tensor) if size > 0 < looks.nbytes[index] else 0
+        size = metadata.storage_bytes[index]
+        address = _address(tensor) if size > 0 < metadata.nbytes[index] else 0
         if address:
-            first, stop = window_of(tensor).extent
-            on = looks.devices[index], looks.storages[index]
+            first, stop = view_of(tensor).extent
+            on = metadata.devices[index], metadata.storage_ids[index]
             extents[on].append((address + first, address + stop, address, address + size))
     reaches: defaultdict[torch.device, list[_Reach]] = defaultdict(list)
     for (device, storage), several in extents.items():

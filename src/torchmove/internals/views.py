@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, UntypedStorage
 
-from torchmove.internals.metadata import NAMED_TENSORS, Window
+from torchmove.internals.metadata import NAMED_TENSORS, View
 
 # Copies keep every reachable byte at the same place within a line of this many bytes, so that kernels that look at the
 # alignment of their input take the same path as before.
@@ -21,7 +21,7 @@ GAP_BYTES = 4096
 is_view, is_zero_tensor = Tensor._is_view, Tensor._is_zerotensor  # the latter has no memory behind it
 
 
-def reached(windows: Iterable[Window]) -> tuple[tuple[int, int], ...]:
+def reached(windows: Iterable[View]) -> tuple[tuple[int, int], ...]:
     """The spans of a storage's bytes that windows reach, each from the start of a line, with gaps between."""
     spans: list[tuple[int, int]] = []
     for first, stop in sorted(window.extent for window in windows):
@@ -43,7 +43,7 @@ def packed(spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int, int]]
     return places, end
 
 
-def looking_at(storage: UntypedStorage, window: Window) -> Tensor:
+def make_view(storage: UntypedStorage, window: View) -> Tensor:
     """A new tensor that looks at a storage through a window."""
     empty = torch.empty(0, dtype=window.dtype, device=storage.device)
     return empty.set_(storage, window.offset, window.shape, window.stride)
@@ -59,16 +59,16 @@ def bytes_of(tensor: Tensor, start: int, stop: int) -> Tensor:
     """Some bytes of the storage that a tensor looks at, as a tensor of bytes."""
     if tensor._is_zerotensor():
         raise RuntimeError("a tensor has no memory behind it (forward-mode AD makes such zeros): clone it first")
-    return looking_at(tensor.untyped_storage(), Window(torch.uint8, torch.Size([stop - start]), (1,), start))
+    return make_view(tensor.untyped_storage(), View(torch.uint8, torch.Size([stop - start]), (1,), start))
 
 
-def apart(slabs: Sequence[Tensor]) -> list[Tensor]:
+def rows_apart(slabs: Sequence[Tensor]) -> list[Tensor]:
     """The rows of some tensors in host memory, each in a storage of its own."""
     rows: Any = torch.unbind_copy  # torch's stubs know only the form that fills given tensors
     return [copy for slab in slabs for copy in (map(_copied, slab) if is_shared_out(slab[0]) else rows(slab))]
 
 
-def many_like(one: Tensor, count: int, device: torch.device) -> list[Tensor]:
+def empty_like_each(one: Tensor, count: int, device: torch.device) -> list[Tensor]:
     """Room for so many tensors, each in a storage of its own, all of it made in one call. `filled` makes them of it."""
     dtype = one.dtype if one.dtype in _MULTIPLIED else BITS[one.dtype.itemsize]
     prototype = torch.empty(one.shape or (1,), dtype=dtype, device=device)

@@ -21,13 +21,13 @@ from torch import distributed
 from torchmove.errors import MoveFailed, MoveRefused
 from torchmove.internals.ddp import timeout_of
 from torchmove.planning.plan import Plan, Refusal
-from torchmove.surveying.inventory import Inventory, Shell
+from torchmove.surveying.inventory import Composite, Inventory
 
-_MOST_WORDS = 400  # of a reason that is told to others
+_MOST_LETTERS = 400  # of a reason that is told to others
 _DISTRIBUTED_TENSOR = "torch.distributed.tensor:DTensor"
 
 
-class Said(NamedTuple):
+class Proposal(NamedTuple):
     """What a rank says about its plan."""
 
     call: str  # what it is about to do
@@ -39,7 +39,7 @@ class Said(NamedTuple):
 Gather = Callable[[Any], list[Any]]  # what every rank said, in their order
 
 
-class Council:
+class Agreement:
     """The ranks that hold parts of one state."""
 
     def __init__(self, ranks: Sequence[int], gather: Gather) -> None:
@@ -47,7 +47,7 @@ class Council:
 
     def agree(self, call: str, plan: Plan) -> None:
         """All of them are about to do the same, and none refuses; or MoveRefused on every one."""
-        said: list[Said] = self.gather(said_of(call, plan), "planning")
+        said: list[Proposal] = self.gather(proposal_of(call, plan), "planning")
         first = said[0]
         for rank, each in self._each(said):
             if (each.call, each.state) != (first.call, first.state):
@@ -76,7 +76,7 @@ class Council:
             if not has_voted:
                 # Our own error is the one to be raised here, whatever the others say.
                 with suppress(MoveFailed):
-                    self._vote(f"{type(error).__name__}: {error}"[:_MOST_WORDS])
+                    self._vote(f"{type(error).__name__}: {error}"[:_MOST_LETTERS])
             raise
 
     def _vote(self, trouble: str) -> None:
@@ -102,18 +102,18 @@ class Council:
         return f"{self.ranks[0]} to {self.ranks[-1]}" if len(self.ranks) > 4 else ", ".join(map(str, self.ranks))
 
 
-def said_of(call: str, plan: Plan) -> Said:
+def proposal_of(call: str, plan: Plan) -> Proposal:
     """The target's kind counts, not its index: each rank has a device of its own."""
     inventory = plan.inventory
-    words = [f"{shell.path} to {_place(plan, shell)}" for shell in inventory.shells]
+    words = [f"{composite.path} to {_place(plan, composite)}" for composite in inventory.composites]
     state = hashlib.blake2b("\n".join(words).encode(), digest_size=8).hexdigest()
     refusals = tuple(_short(refusal) for refusal in plan.refusals[:_MOST_REFUSALS])
-    return Said(f"{call} to {plan.target.type}", state, ", ".join(inventory.roots)[:_MOST_WORDS], refusals)
+    return Proposal(f"{call} to {plan.target.type}", state, ", ".join(inventory.roots)[:_MOST_LETTERS], refusals)
 
 
-def _place(plan: Plan, shell: Shell) -> str:
+def _place(plan: Plan, composite: Composite) -> str:
     """Where a shard goes: what is kept on one rank is kept on all."""
-    places = (plan.inventory.number.get(id(part)) for part in shell.parts)
+    places = (plan.inventory.number.get(id(part)) for part in composite.parts)
     return next((plan.placement[index].type for index in places if index is not None), "nowhere")
 
 
@@ -121,10 +121,10 @@ _MOST_REFUSALS = 3  # of each rank
 
 
 def _short(refusal: Refusal) -> Refusal:
-    return Refusal(*(each[:_MOST_WORDS] for each in refusal))
+    return Refusal(*(each[:_MOST_LETTERS] for each in refusal))
 
 
-def _differ(one: int, first: Said, other: int, second: Said) -> Refusal:
+def _differ(one: int, first: Proposal, other: int, second: Proposal) -> Refusal:
     what = "with other objects, or objects of another structure" if first.call == second.call else f"to {second.call}"
     why = f"rank {one} calls to {first.call} with {first.names}, rank {other} {what}: {second.names}"
     return Refusal("R050", f"rank {other}", why, "make the same call, with the same objects, on every rank")
@@ -133,19 +133,19 @@ def _differ(one: int, first: Said, other: int, second: Said) -> Refusal:
 # ---------------------------------------------------------------- which ranks, and how they hear each other
 
 
-def council_of(inventory: Inventory) -> Council | None:
+def agreement_of(inventory: Inventory) -> Agreement | None:
     """The ranks that hold parts of this state; None where it is one process's own."""
-    meshes = [shell.tensor.device_mesh for shell in inventory.shells if _is_distributed(shell.tensor)]  # type: ignore[attr-defined]
+    meshes = [composite.tensor.device_mesh for composite in inventory.composites if _is_distributed(composite.tensor)]  # type: ignore[attr-defined]
     ranks = sorted(
         {rank for mesh in {id(mesh): mesh for mesh in meshes}.values() for rank in mesh.mesh.flatten().tolist()}
     )
-    return council_among(ranks) if len(ranks) > 1 else None
+    return agreement_among(ranks) if len(ranks) > 1 else None
 
 
-def council_among(ranks: Sequence[int]) -> Council | None:
+def agreement_among(ranks: Sequence[int]) -> Agreement | None:
     if not distributed.is_available() or not distributed.is_initialized() or len(ranks) < 2:
         return None
-    return Council(ranks, lambda mine: _gathered(tuple(ranks), mine))
+    return Agreement(ranks, lambda mine: _gathered(tuple(ranks), mine))
 
 
 def _is_distributed(tensor: object) -> bool:

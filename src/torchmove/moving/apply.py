@@ -18,30 +18,30 @@ from torchmove.errors import MoveFailed, TorchmoveError
 from torchmove.internals.accumulators import Accumulators
 from torchmove.internals.collector import without_collector
 from torchmove.internals.interrupts import HeldInterrupts
-from torchmove.internals.metadata import AT_ONCE, Window
+from torchmove.internals.metadata import AT_ONCE, View
 from torchmove.internals.modes import plain_torch
 from torchmove.internals.rebinding import (
     Gradients,
     Rebinding,
     can_rebind_dense,
+    composite_rebinding,
     rebind,
     rebind_dense,
     rebinding,
-    shell_rebinding,
     with_shared_versions,
 )
 from torchmove.internals.scripted import ScriptedAttributes, is_scripted, set_attribute
 from torchmove.internals.stored import contents, refill
 from torchmove.internals.undo import Undo
-from torchmove.moving.batches import Advance, Load, Mover, cut, load_of
+from torchmove.moving.batches import Advance, CopyBatch, Mover, batch_of, cut
 from torchmove.moving.leftovers import OldStorages
 from torchmove.moving.own_apply import call_overrides, has_overrides
 from torchmove.moving.receipt import Receipt
 from torchmove.planning.plan import Plan, Repoint
 from torchmove.progress import Stages
-from torchmove.surveying.inventory import DeviceValue, Shell
+from torchmove.surveying.inventory import Composite, RememberedDevice
 from torchmove.surveying.paths import CELL, KEY
-from torchmove.surveying.storages import Block
+from torchmove.surveying.storages import StateStorage
 
 if TYPE_CHECKING:
     from torchmove.verifying.verdict import Verdict
@@ -56,7 +56,7 @@ def repoint_all(repoints: Sequence[Repoint], undo: Undo) -> None:
             _write(value, new)
 
 
-def _write(value: DeviceValue, device: Any) -> None:
+def _write(value: RememberedDevice, device: Any) -> None:
     holder = value.holder
     if value.how is CELL:
         holder.__closure__[value.what].cell_contents = device
@@ -73,7 +73,7 @@ def _write(value: DeviceValue, device: Any) -> None:
         object.__setattr__(holder, value.what, device)
 
 
-def _rename_key(value: DeviceValue, new: Any, undo: Undo) -> None:
+def _rename_key(value: RememberedDevice, new: Any, undo: Undo) -> None:
     """In place and in order: the dict is filled anew. Half filled it has lost entries, so the way back has them all."""
     holder = value.holder
     entries = contents(holder)
@@ -135,7 +135,7 @@ def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
         with undo, undo:
             undo.append(partial(_drop, jobs, made))
             for (plan, mover, _, _), copies in zip(jobs, made, strict=True):
-                load = load_of(plan.moves, plan.inventory.slots)
+                load = batch_of(plan.moves, plan.inventory.tensors)
                 copied = mover.copy(load, advance)
                 undo.append(copied.clear)
                 _sort(plan, load, copied, copies)
@@ -145,9 +145,9 @@ def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
     return made
 
 
-def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> None:
+def _sort(plan: Plan, load: CopyBatch, copied: Sequence[Tensor], made: _Copies) -> None:
     """Tell the dense, which are many and simple, from those whose windows have to be cut."""
-    shapes, strides = plan.inventory.slots.looks.shapes, plan.inventory.slots.looks.strides
+    shapes, strides = plan.inventory.tensors.metadata.shapes, plan.inventory.tensors.metadata.strides
     dense = list(load.dense)
     for index, (first, copy) in enumerate(zip(plan.moves.firsts, copied, strict=True)):
         # The step of a dimension of length 1 may be anything, and the copy's be another.
@@ -164,24 +164,24 @@ def _sort(plan: Plan, load: Load, copied: Sequence[Tensor], made: _Copies) -> No
     others = [index for index, is_so in enumerate(dense) if not is_so]
     moving = _moving_ids(plan) if others else set()
     for index in others:
-        block, copy = plan.moves[index].block, copied[index]
-        if not block.opaque:
-            made.cut.extend(_one_of_each_storage(plan, block))
+        storage, copy = plan.moves[index].storage, copied[index]
+        if not storage.opaque:
+            made.cut.extend(_one_of_each_storage(plan, storage))
         several: list[Rebinding] = []  # filled by a loop: an error keeps what a comprehension closes over
-        for slot, offset in zip(block.slots, block.offsets or (None,), strict=True):
-            tensor = plan.inventory.slots.tensors[slot]
-            several.append(rebinding(tensor, cut(copy, tensor, block, offset), moving=moving))
+        for entry, offset in zip(storage.indices, storage.offsets or (None,), strict=True):
+            tensor = plan.inventory.tensors.objects[entry]
+            several.append(rebinding(tensor, cut(copy, tensor, storage, offset), moving=moving))
         made.rebindings.extend(with_shared_versions(several))
 
 
-def _one_of_each_storage(plan: Plan, block: Block) -> Iterable[int]:
-    storages = plan.inventory.slots.looks.storages
-    return {storages[slot]: slot for slot in reversed(block.slots)}.values()
+def _one_of_each_storage(plan: Plan, storage: StateStorage) -> Iterable[int]:
+    storages = plan.inventory.tensors.metadata.storage_ids
+    return {storages[entry]: entry for entry in reversed(storage.indices)}.values()
 
 
 def _moving_ids(plan: Plan) -> set[int]:
-    tensors = plan.inventory.slots.tensors
-    return {id(tensors[index]) for index in plan.moves.slots()}
+    tensors = plan.inventory.tensors.objects
+    return {id(tensors[index]) for index in plan.moves.indices()}
 
 
 def _wait_for(jobs: Sequence[Job]) -> None:
@@ -285,9 +285,13 @@ def _fail(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str) -> 
 
 
 def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> Accumulators:
-    shells = _moving_shells(plan)
-    swapped = shells or any(each.by_swap for each in made.rebindings)
-    tensors = [*made.sources, *(each.tensor for each in made.rebindings), *(shell.tensor for shell in shells)]
+    composites = _moving_composites(plan)
+    swapped = composites or any(each.by_swap for each in made.rebindings)
+    tensors = [
+        *made.sources,
+        *(each.tensor for each in made.rebindings),
+        *(composite.tensor for composite in composites),
+    ]
     gradients = Gradients(tensors if swapped else ())
     holders = (holder for holder, _ in plan.inventory.holders.values())
     scripted = ScriptedAttributes(holders if swapped else ())
@@ -296,12 +300,12 @@ def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> Accu
     undo += [accumulators.hand_over, gradients.set, scripted.set]
     while made.copies:
         _rebind_last(plan, made, old, undo)
-    old.look_at(made.cut, [plan.inventory.slots.tensors[first] for first in made.cut])
+    old.look_at(made.cut, [plan.inventory.tensors.objects[first] for first in made.cut])
     for each in made.rebindings:
         rebind(each, undo)
     # Parts have their new windows by now.
-    for shell in shells:
-        rebind(shell_rebinding(shell.tensor, shell.rebuild()), undo)
+    for composite in composites:
+        rebind(composite_rebinding(composite.tensor, composite.rebuild()), undo)
     gradients.set()
     scripted.set()
     accumulators.hand_over()
@@ -314,22 +318,22 @@ def _rebind_last(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> Non
     places, sources, copies = made.places[some], made.sources[some], made.copies[some]
     del made.copies[some]
 
-    def windows() -> Iterator[Window]:
+    def windows() -> Iterator[View]:
         """A dense tensor sees its storage from the beginning."""
-        return (plan.inventory.slots.looks.window(place, 0) for place in places)
+        return (plan.inventory.tensors.metadata.view(place, 0) for place in places)
 
     rebind_dense(sources, copies, old.look_at(places, sources), windows, undo)
 
 
-def _moving_shells(plan: Plan) -> list[Shell]:
+def _moving_composites(plan: Plan) -> list[Composite]:
     """Those with a part that moves, the innermost first: it was found last."""
-    moving = _moving_ids(plan) if plan.inventory.shells else set()
-    shells = []
-    for shell in reversed(plan.inventory.shells):
-        if any(id(part) in moving for part in shell.parts):
-            moving.add(id(shell.tensor))
-            shells.append(shell)
-    return shells
+    moving = _moving_ids(plan) if plan.inventory.composites else set()
+    composites = []
+    for composite in reversed(plan.inventory.composites):
+        if any(id(part) in moving for part in composite.parts):
+            moving.add(id(composite.tensor))
+            composites.append(composite)
+    return composites
 
 
 def _reads_bytes(job: Job) -> bool:

@@ -9,37 +9,36 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from torchmove.internals.metadata import AT_ONCE, COPIED_AS_BYTES, NAMED_TENSORS, PLAIN, Window, has_storage, window_of
-from torchmove.internals.views import dressed, is_view, is_zero_tensor, looking_at, packed, storage_at
+from torchmove.internals.metadata import AT_ONCE, COPIED_AS_BYTES, NAMED_TENSORS, PLAIN, View, has_storage, view_of
+from torchmove.internals.views import dressed, is_view, is_zero_tensor, make_view, packed, storage_at
 from torchmove.planning.plan import Moves
-from torchmove.surveying.storages import Block
-from torchmove.surveying.tensors import Rows, Slots
+from torchmove.surveying.storages import StateStorage
+from torchmove.surveying.tensors import Rows, StateTensors
 
 
-def look_at_memory(block: Block, like: Tensor) -> Tensor:
-    """An empty tensor on a storage that spans all the memory of a block, whose storages each show a part of it. Nothing
-    but those keeps the memory alive."""
-    assert block.address is not None
-    storage = storage_at(block.address, block.device, block.storage_bytes)
-    return looking_at(storage, Window(like.dtype, torch.Size([0]), (1,), 0))
+def view_of_memory(storage: StateStorage, like: Tensor) -> Tensor:
+    """An empty tensor over all the memory that several storages share. It does not keep that memory alive."""
+    assert storage.address is not None
+    memory = storage_at(storage.address, storage.device, storage.storage_bytes)
+    return make_view(memory, View(like.dtype, torch.Size([0]), (1,), 0))
 
 
 # ---------------------------------------------------------------- what a mover is given
 
 
-def load_of(moves: Moves, slots: Slots) -> Load:
-    sources = [slots.tensors[first] for first in moves.firsts]
+def batch_of(moves: Moves, entries: StateTensors) -> CopyBatch:
+    sources = [entries.objects[first] for first in moves.firsts]
     whole = list(map((0).__lt__, moves.nbytes))
-    for index, block in moves.special():
+    for index, storage in moves.special():
         whole[index] = False
-        if block.address is not None:
-            sources[index] = look_at_memory(block, sources[index])
+        if storage.address is not None:
+            sources[index] = view_of_memory(storage, sources[index])
     if not all(has_storage(target.type) for _, target in moves.ways):
         whole = [each and has_storage(move.target.type) for each, move in zip(whole, moves, strict=True)]
-    dtypes = {*slots.looks.dtypes}
+    dtypes = {*entries.metadata.dtypes}
     odds = _ODD if any(dtype.is_complex for dtype in dtypes) else _ODD_REAL
     odds = odds if dtypes.isdisjoint(COPIED_AS_BYTES) else (*odds, _is_copied_as_bytes)
-    return Load(sources, moves, _Dense(sources, whole, odds))
+    return CopyBatch(sources, moves, _Dense(sources, whole, odds))
 
 
 _Test = Callable[[Any], bool]
@@ -96,30 +95,30 @@ def _is_copied_as_bytes(tensor: Tensor) -> bool:
     return tensor.dtype in COPIED_AS_BYTES
 
 
-def cut(base: Tensor, tensor: Tensor, block: Block, offset: int | None) -> Tensor:
+def cut(base: Tensor, tensor: Tensor, storage: StateStorage, offset: int | None) -> Tensor:
     """The tensor's window, cut on `base`, the copy of its block, in which it begins at an offset."""
-    if block.opaque:
+    if storage.opaque:
         return dressed(base, tensor)
-    window = window_of(tensor)
+    window = view_of(tensor)
     if offset is not None:
         window = window._replace(offset=offset)
     if tensor.is_inference():
         with torch.inference_mode():
-            return dressed(_cut(base, window, block), tensor)
-    return dressed(_cut(base, window, block), tensor)
+            return dressed(_cut(base, window, storage), tensor)
+    return dressed(_cut(base, window, storage), tensor)
 
 
-def _cut(base: Tensor, window: Window, block: Block) -> Tensor:
+def _cut(base: Tensor, window: View, storage: StateStorage) -> Tensor:
     first, size = window.offset * window.dtype.itemsize, window.dtype.itemsize
-    shift = next((at - start for start, stop, at in packed(block.spans)[0] if start <= first < stop), -first)
+    shift = next((at - start for start, stop, at in packed(storage.spans)[0] if start <= first < stop), -first)
     offset = (first + shift) // size
     if not has_storage(base.device.type):
         # Its base is a flat tensor of the one dtype that all windows have.
         return base.as_strided(window.shape, window.stride, offset)
-    return looking_at(base.untyped_storage(), window._replace(offset=offset))
+    return make_view(base.untyped_storage(), window._replace(offset=offset))
 
 
-class Cargo(NamedTuple):
+class StorageCopy(NamedTuple):
     """A block that a mover shall copy; `source` is a tensor that looks at it.
 
     `dense`: the source is the only one, it is contiguous and shows all of the block, so the copy can be its like: same
@@ -127,12 +126,12 @@ class Cargo(NamedTuple):
     """
 
     source: Tensor
-    block: Block
+    storage: StateStorage
     target: torch.device
     dense: bool
 
 
-class Load(Rows[Cargo]):
+class CopyBatch(Rows[StorageCopy]):
     """All that a mover shall copy, in columns."""
 
     def __init__(self, sources: Sequence[Tensor], moves: Moves, dense: Sequence[bool]) -> None:
@@ -141,14 +140,14 @@ class Load(Rows[Cargo]):
     def __len__(self) -> int:
         return len(self.sources)
 
-    def some(self, indices: Sequence[int]) -> Load:
+    def some(self, indices: Sequence[int]) -> CopyBatch:
         """A part of it, in that order."""
         firsts = [self.moves.firsts[index] for index in indices]
-        moves = Moves(self.moves.blocks, firsts, self.moves.placement)
-        return Load([self.sources[index] for index in indices], moves, [self.dense[index] for index in indices])
+        moves = Moves(self.moves.storages, firsts, self.moves.placement)
+        return CopyBatch([self.sources[index] for index in indices], moves, [self.dense[index] for index in indices])
 
-    def row(self, index: int) -> Cargo:
-        return Cargo(self.sources[index], *self.moves[index], self.dense[index])
+    def row(self, index: int) -> StorageCopy:
+        return StorageCopy(self.sources[index], *self.moves[index], self.dense[index])
 
 
 Advance = Callable[[int], object]
@@ -164,7 +163,7 @@ class Mover(Protocol):
 
     name: str
 
-    def copy(self, load: Load, advance: Advance) -> list[Tensor]: ...
+    def copy(self, load: CopyBatch, advance: Advance) -> list[Tensor]: ...
 
     def finish(self) -> None: ...
 

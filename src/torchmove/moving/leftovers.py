@@ -89,7 +89,7 @@ class OldStorages:
     """The storages that a plan moves away from."""
 
     def __init__(self, plan: Plan) -> None:
-        self._slots = plan.inventory.slots
+        self._slots = plan.inventory.tensors
         self._firsts: list[int] = []
         self._storages: list[UntypedStorage] = []
         self._watched: dict[int, Watch] = {}  # by the slot
@@ -105,7 +105,7 @@ class OldStorages:
         """Nothing of ours looks at them any more. Who else does is told later; a part at a time, since what has just
         been looked at is let go of more quickly."""
         large: list[UntypedStorage] = []
-        sizes = [self._slots.looks.storage_bytes[first] for first in self._firsts]
+        sizes = [self._slots.metadata.storage_bytes[first] for first in self._firsts]
         while self._storages:
             some = self._storages[-AT_ONCE:]
             del self._storages[-AT_ONCE:]
@@ -138,9 +138,9 @@ class OldStorages:
 
     def _left(self) -> Iterator[_Left]:
         for first, watch in sorted(self._watched.items()):
-            slot = self._slots[first]
-            if slot.storage_bytes:
-                yield _Left(slot.path, slot.storage_bytes, watch)
+            entry = self._slots[first]
+            if entry.storage_bytes:
+                yield _Left(entry.path, entry.storage_bytes, watch)
 
 
 class _Left(NamedTuple):
@@ -198,16 +198,16 @@ _COLLECTING = 6  # a collection of everything takes as long as so many searches
 class _Budget:
     """How many objects may be looked at. Each search looks at all that the process has, and is done or not."""
 
-    def __init__(self, looks: float) -> None:
-        self.left = looks
+    def __init__(self, metadata: float) -> None:
+        self.left = metadata
 
     def has(self, searches: int) -> bool:
         """If there is enough for them, it is spent."""
         # Python's own count, of more than the collector knows. It has none of that.
-        looks = searches * sys.getallocatedblocks()
-        if looks > self.left:
+        metadata = searches * sys.getallocatedblocks()
+        if metadata > self.left:
             return False
-        self.left -= looks
+        self.left -= metadata
         return True
 
 

@@ -19,7 +19,7 @@ from torchmove.planning.placement import KEPT
 from torchmove.planning.plan import Adopted, Note, Plan
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import ATTRIBUTE, ITEM, NOWHERE, Path
-from torchmove.surveying.traversal import Walk
+from torchmove.surveying.traversal import Traversal
 
 NOTHING = object()
 Difference = tuple[Any, Any, Any]  # a key, what was there, and what is
@@ -46,7 +46,7 @@ class Recorded(Protocol):
 
 def recorded(inventory: Inventory) -> Iterator[Recorded]:
     """Everything in the state that can be changed in place, but for the bytes of tensors."""
-    yield from map(_Marks, inventory.slots.tensors)
+    yield from map(_Marks, inventory.tensors.objects)
     for holder, path in list(inventory.holders.values()):
         if isinstance(holder, CONTAINERS):
             yield Container(holder, path, ITEM)
@@ -180,7 +180,7 @@ def call_overrides(plan: Plan, undo: Undo) -> Adopted:
 
 def _put_back_kept(plan: Plan, before: Sequence[Recorded]) -> None:
     """What the user keeps is not a module's to replace."""
-    kept = {id(plan.inventory.slots.tensors[index]) for index, why in plan.reasons.items() if why == KEPT}
+    kept = {id(plan.inventory.tensors.objects[index]) for index, why in plan.reasons.items() if why == KEPT}
     for each in before if kept else ():
         for key, was, _ in list(each.differences()):
             if id(was) in kept:
@@ -201,8 +201,10 @@ def _overriding(plan: Plan) -> Iterator[_Overriding]:
     if not plan.moves:
         return
     inventory = plan.inventory
-    moving = {*plan.moves.slots()}
-    shared = {id(inventory.slots.tensors[index]) for block in inventory.blocks.shared() for index in block.slots}
+    moving = {*plan.moves.indices()}
+    shared = {
+        id(inventory.tensors.objects[index]) for storage in inventory.storages.shared() for index in storage.indices
+    }
     for holder, path in inventory.holders.values():
         if not _overrides(type(holder)) or is_sharded(holder):
             continue  # FSDP's own would make every shard anew, to see where it is: it has moved under FSDP's eyes
@@ -262,7 +264,7 @@ def _nearest(path: Path, modules: Sequence[_Overriding]) -> _Overriding:
 
 
 def _tensors_in(value: Any) -> dict[int, Tensor]:
-    walk = Walk()
+    walk = Traversal()
     if value is not NOTHING:
         walk.enter(NOWHERE, value)
         walk.follow_tensors()

@@ -12,7 +12,7 @@ arena         page-locked host memory, of the exact size and kept
 from __future__ import annotations
 
 from torchmove.moving.movers.ring import release_ring
-from torchmove.parking.host_copies import mirrors
+from torchmove.parking.host_copies import host_copies
 from torchmove.parking.park import Parked, park, parked
 from torchmove.parking.swapping import Swap, swap
 
@@ -26,5 +26,5 @@ def release() -> None:
         >>> import torchmove as tm
         >>> tm.release()                  # a later move or park makes them anew
     """
-    mirrors.release()
+    host_copies.release()
     release_ring()

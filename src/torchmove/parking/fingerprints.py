@@ -26,7 +26,7 @@ _ROW, _COLUMNS, _LEAST_ROWS = 4096, 16, 17
 _WORDS = MIB // 8
 
 
-class Taker:
+class Fingerprinter:
     """Takes fingerprints on a device. For one task: what it needs there is not kept."""
 
     def __init__(self, device: torch.device, *, by_rows: bool | None = None) -> None:

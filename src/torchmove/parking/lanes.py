@@ -29,7 +29,7 @@ _STEP, _LEAST = 2 << 20, 10 << 20  # torch asks the driver for multiples of the 
 fillers: dict[torch.device, list[Tensor]] = {}
 
 
-class Room(NamedTuple):
+class Allocation(NamedTuple):
     """What a block needs; blocks of different groups do not share a segment."""
 
     nbytes: int
@@ -37,7 +37,7 @@ class Room(NamedTuple):
     make: Callable[[], Tensor]
 
 
-def rooms(wanted: Sequence[Room], device: torch.device) -> Iterator[Tensor]:
+def allocations(wanted: Sequence[Allocation], device: torch.device) -> Iterator[Tensor]:
     """Make them, in order."""
     for segment in _segments(wanted):
         nbytes = sum(rounded(room.nbytes) for room in segment if room.nbytes > SMALL_BYTES)
@@ -51,8 +51,8 @@ def rooms(wanted: Sequence[Room], device: torch.device) -> Iterator[Tensor]:
             fillers.setdefault(device, []).append(torch.empty(left, dtype=torch.uint8, device=device))
 
 
-def _segments(wanted: Sequence[Room]) -> Iterator[list[Room]]:
-    segment: list[Room] = []
+def _segments(wanted: Sequence[Allocation]) -> Iterator[list[Allocation]]:
+    segment: list[Allocation] = []
     nbytes = 0
     for room in wanted:
         if segment and (segment[-1].group != room.group or nbytes + room.nbytes > _SEGMENT):
@@ -80,11 +80,11 @@ def _driver_call() -> Callable[..., int] | None:
     return None
 
 
-def nobody(_nbytes: int) -> object:
+def ignore_progress(_nbytes: int) -> object:
     """To be told how far it has come, until somebody wants to know."""
 
 
-class Piece(NamedTuple):
+class Transfer(NamedTuple):
     """Bytes at an address of a device, and their place in the arena.
 
     `seen` shows them, where torch does not look at memory by its address.
@@ -107,7 +107,7 @@ class Piece(NamedTuple):
             return self.seen
         return torch.as_tensor(_Raw(self.address, self.nbytes), device=self.device)
 
-    def part(self, start: int, stop: int) -> Piece:
+    def part(self, start: int, stop: int) -> Transfer:
         """Some of the bytes, counted from its first."""
         return self._replace(address=self.address + start, offset=self.offset + start, nbytes=stop - start)
 
@@ -125,9 +125,9 @@ def is_addressed(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def runs(pieces: Iterable[Piece], *, to_be_read: bool) -> list[Piece]:
+def runs(pieces: Iterable[Transfer], *, to_be_read: bool) -> list[Transfer]:
     """Neighbours joined. What is between them is less than a line; to be written to, it must be nobody's."""
-    joined: list[Piece] = []
+    joined: list[Transfer] = []
     end = 0
     for piece in pieces:
         last = joined[-1] if joined else None
@@ -139,7 +139,7 @@ def runs(pieces: Iterable[Piece], *, to_be_read: bool) -> list[Piece]:
     return joined
 
 
-def _are_neighbours(one: Piece, other: Piece, to_be_read: bool) -> bool:
+def _are_neighbours(one: Transfer, other: Transfer, to_be_read: bool) -> bool:
     return (
         one.extent is other.extent
         and one.device == other.device
@@ -157,7 +157,7 @@ class Lane:
         self.down = down
         self.sent: deque[tuple[Any, int]] = deque()  # and when it has arrived
 
-    def carry(self, run: Piece) -> None:
+    def carry(self, run: Transfer) -> None:
         """Send a run. On CUDA nothing is waited for but the locking of memory. Raises CannotLock."""
         for part in _within_chunks(run):
             part.extent.make_ready(part.offset + part.nbytes)
@@ -183,12 +183,12 @@ class Lane:
     def stream(self, device: torch.device) -> torch.cuda.Stream:
         return stream_of(device, "down" if self.down else "up")
 
-    def copy(self, part: Piece) -> None:
+    def copy(self, part: Transfer) -> None:
         to, come_from = (part.here(), part.there()) if self.down else (part.there(), part.here())
         to.copy_(come_from, non_blocking=True)
 
 
-def _within_chunks(run: Piece) -> Iterator[Piece]:
+def _within_chunks(run: Transfer) -> Iterator[Transfer]:
     """The run, cut where one chunk of the arena ends and the next begins."""
     start, stop, borders = run.offset, run.offset + run.nbytes, run.extent.borders
     while start < stop:

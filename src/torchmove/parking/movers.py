@@ -14,19 +14,37 @@ from torch import Tensor
 
 from torchmove.internals.metadata import has_storage
 from torchmove.internals.views import bytes_of, packed
-from torchmove.moving.batches import Advance, Load
+from torchmove.moving.batches import Advance, CopyBatch
 from torchmove.moving.movers import choose_mover
 from torchmove.moving.movers.ring import CannotLock
 from torchmove.parking.arena import rounded
-from torchmove.parking.fingerprints import MIB, Taker
-from torchmove.parking.host_copies import Counters, Kind, Mirror, Run, Truth, kinds_of, mirrors
-from torchmove.parking.lanes import SMALL_BYTES, Lane, Piece, Room, fillers, is_addressed, nobody, rooms, runs
+from torchmove.parking.fingerprints import MIB, Fingerprinter
+from torchmove.parking.host_copies import (
+    Baseline,
+    FingerprintedRun,
+    HostCopy,
+    Kind,
+    VersionCounters,
+    host_copies,
+    kinds_of,
+)
+from torchmove.parking.lanes import (
+    SMALL_BYTES,
+    Allocation,
+    Lane,
+    Transfer,
+    allocations,
+    fillers,
+    ignore_progress,
+    is_addressed,
+    runs,
+)
 from torchmove.surveying.children import Role
 from torchmove.surveying.inventory import Inventory
-from torchmove.surveying.storages import Block
+from torchmove.surveying.storages import StateStorage
 
 
-def copy_rest(load: Load, copies: list[Tensor | None], advance: Advance) -> int:
+def copy_rest(load: CopyBatch, copies: list[Tensor | None], advance: Advance) -> int:
     """Copy all of a load that has no copy yet; how many bytes that were."""
     rest = [index for index, copy in enumerate(copies) if copy is None]
     if not rest:
@@ -37,7 +55,7 @@ def copy_rest(load: Load, copies: list[Tensor | None], advance: Advance) -> int:
     return sum(part.moves.nbytes)
 
 
-class Leaving(NamedTuple):
+class DepartingStorage(NamedTuple):
     """Where it is and what there is of it. The rest is worked out for those blocks of which somebody asks."""
 
     number: int  # in the load
@@ -47,21 +65,21 @@ class Leaving(NamedTuple):
     nbytes: int  # that are reached
     role: Role
     first: int  # of the slots that look at it
-    block: Block | None  # None: there is no other, and it sees all of it
+    storage: StateStorage | None  # None: there is no other, and it sees all of it
     seen: Tensor | None  # the bytes of its storage, where torch does not look at memory by its address
 
     @property
-    def slots(self) -> tuple[int, ...]:
-        return (self.first,) if self.block is None else self.block.slots
+    def indices(self) -> tuple[int, ...]:
+        return (self.first,) if self.storage is None else self.storage.indices
 
     @property
     def places(self) -> Sequence[tuple[int, int, int]]:
         """Where its bytes are in the storage, and where they go in the copy."""
-        return [(0, self.nbytes, 0)] if self.block is None else packed(self.block.spans)[0]
+        return [(0, self.nbytes, 0)] if self.storage is None else packed(self.storage.spans)[0]
 
     @property
     def is_whole(self) -> bool:
-        return self.block is None or self.places[0][:2] == (0, self.nbytes)
+        return self.storage is None or self.places[0][:2] == (0, self.nbytes)
 
     @property
     def group(self) -> int:
@@ -71,57 +89,59 @@ class Leaving(NamedTuple):
         kind = 2 if self.role == "gradient" else 1 if changes_with_state else 0
         return 2 * kind + (self.nbytes <= SMALL_BYTES)
 
-    def pieces(self, mirror: Mirror) -> Iterator[Piece]:
+    def pieces(self, host_copy: HostCopy) -> Iterator[Transfer]:
         for start, stop, begin in self.places:
-            yield self.piece(mirror, start, stop, begin)
+            yield self.piece(host_copy, start, stop, begin)
 
-    def piece(self, mirror: Mirror, start: int, stop: int, begin: int) -> Piece:
+    def piece(self, host_copy: HostCopy, start: int, stop: int, begin: int) -> Transfer:
         """From there to there in the storage, and where that begins in the mirror."""
         seen = None if self.seen is None else self.seen[start:stop]
-        return Piece(
-            self.device, self.address + start, mirror.span.extent, mirror.span.offset + begin, stop - start, seen
+        return Transfer(
+            self.device, self.address + start, host_copy.span.extent, host_copy.span.offset + begin, stop - start, seen
         )
 
 
-make_leaving = partial(tuple.__new__, Leaving)  # like Leaving(...), from a tuple, and cheaper
-Pair = tuple[Leaving, Mirror]
+make_departing = partial(tuple.__new__, DepartingStorage)  # like Leaving(...), from a tuple, and cheaper
+Pair = tuple[DepartingStorage, HostCopy]
 
-Suspects = Mapping[Run, Sequence[Pair]]  # blocks whose fingerprints must tell, by the run that they came up in
+Suspects = Mapping[
+    FingerprintedRun, Sequence[Pair]
+]  # blocks whose fingerprints must tell, by the run that they came up in
 
 
 class _Asked(NamedTuple):
     """From which MiB of a run on, and for each whether it is what it was: on the device."""
 
-    run: Run
+    run: FingerprintedRun
     first: int
     are_same: Tensor
 
 
-class Doubts:
+class ChangeCheck:
     """The suspects, until the device has told."""
 
     def __init__(self, suspects: Suspects, pairs: Sequence[Pair]) -> None:
         self._suspects = suspects
         self._asked: list[_Asked] = []
-        takers: dict[torch.device, Taker] = {}
+        fingerprinters: dict[torch.device, Fingerprinter] = {}
         with suppress(torch.OutOfMemoryError):  # a full card: what it is not asked travels
             for run, those in suspects.items():
                 device = run.piece.device
-                if device not in takers:
-                    takers[device] = Taker(device)
+                if device not in fingerprinters:
+                    fingerprinters[device] = Fingerprinter(device)
                 for start, stop in _still_there(run, those, pairs):
-                    self._asked += _asked(run, those, start, stop, takers[device])
+                    self._asked += _asked(run, those, start, stop, fingerprinters[device])
 
-    def changed(self) -> Iterator[Piece]:
+    def changed(self) -> Iterator[Transfer]:
         """Every MiB of the suspects in which a bit is another, or of which the device was not asked."""
         same = self._answers()
         for run, those in self._suspects.items():
             if not all(same[run]):
-                for item, mirror in those:
+                for item, host_copy in those:
                     for start, stop in _others(same[run], item.address - run.piece.address, item.nbytes):
-                        yield item.piece(mirror, start, stop, start)
+                        yield item.piece(host_copy, start, stop, start)
 
-    def _answers(self) -> dict[Run, list[bool]]:
+    def _answers(self) -> dict[FingerprintedRun, list[bool]]:
         """For every MiB of each run: is it the same?"""
         same = {run: [False] * len(run.fingerprint) for run in self._suspects}
         for run, first, are_same in self._asked:
@@ -129,7 +149,7 @@ class Doubts:
         return same
 
 
-def _still_there(run: Run, those: Sequence[Pair], pairs: Sequence[Pair]) -> list[tuple[int, int]]:
+def _still_there(run: FingerprintedRun, those: Sequence[Pair], pairs: Sequence[Pair]) -> list[tuple[int, int]]:
     """From where to where on the device there is one block of the run behind the other."""
     members: Sequence[tuple[int, int]] = run.members
     if len(those) < len(members):
@@ -144,7 +164,9 @@ def _still_there(run: Run, those: Sequence[Pair], pairs: Sequence[Pair]) -> list
     return covered
 
 
-def _asked(run: Run, those: Sequence[Pair], start: int, stop: int, taker: Taker) -> Iterator[_Asked]:
+def _asked(
+    run: FingerprintedRun, those: Sequence[Pair], start: int, stop: int, fingerprinter: Fingerprinter
+) -> Iterator[_Asked]:
     """Of the MiB that are there as a whole."""
     end = run.piece.nbytes
     first, last = -(-(start - run.piece.address) // MIB), stop - run.piece.address
@@ -154,7 +176,7 @@ def _asked(run: Run, those: Sequence[Pair], start: int, stop: int, taker: Taker)
         seen = those[0][0].seen  # where blocks are seen, a run is one of them
         if seen is not None:
             part = part._replace(seen=seen[first * MIB : last])
-        found = taker.take(part.there())
+        found = fingerprinter.take(part.there())
         yield _Asked(run, first, found == run.fingerprint[first : first + len(found)])
 
 
@@ -165,91 +187,100 @@ def _others(same: Sequence[bool], start: int, nbytes: int) -> Iterator[tuple[int
             yield max(0, index * MIB - start), min(nbytes, index * MIB + MIB - start)
 
 
-class Down:
+class IntoArena:
     """A mover. What the arena does not take goes to ordinary memory, and `why` says so."""
 
     name = "arena"
 
     def __init__(self, inventory: Inventory, *, host_bytes: int | None = None) -> None:
-        self.slots, self.counters, self.host_bytes = inventory.slots, Counters(inventory), host_bytes
+        self.tensors, self.counters, self.host_bytes = inventory.tensors, VersionCounters(inventory), host_bytes
         self.lane = Lane(down=True)
-        self.advance: Advance = nobody
-        self.doubts: Doubts | None = None
+        self.advance: Advance = ignore_progress
+        self.change_check: ChangeCheck | None = None
         self.copied_bytes = self.unchanged_bytes = self.ordinary_bytes = 0
         self.why = ""
 
     def finish(self) -> None:
         """The device has told by now what has changed, while all that needs no bytes was done."""
-        doubts, self.doubts = self.doubts, None
-        if doubts is not None:
-            with mirrors.guard:
-                self.send([*doubts.changed()])
+        change_check, self.change_check = self.change_check, None
+        if change_check is not None:
+            with host_copies.guard:
+                self.send([*change_check.changed()])
         self.lane.finish(self.advance)
 
     def drop(self) -> None:
-        self.doubts = None
+        self.change_check = None
 
-    def copy(self, load: Load, advance: Advance) -> list[Tensor]:
+    def copy(self, load: CopyBatch, advance: Advance) -> list[Tensor]:
         self.advance = advance
-        with mirrors.guard:
+        with host_copies.guard:
             for device in {home for home, _ in load.moves.ways if is_addressed(home)}:
                 fillers.pop(device, None)
                 torch.cuda.synchronize(device)  # all that was written to the blocks, on any stream
             pairs = self.reserve([*self.items(load)])
             changed, suspects = self.told_apart(pairs)
-            self.doubts = Doubts(suspects, pairs)
+            self.change_check = ChangeCheck(suspects, pairs)
             self.send(changed)
             copies: list[Tensor | None] = [None] * len(load)
             kinds = kinds_of(load)
-            for item, mirror in pairs:
-                copies[item.number] = mirror.lend(kinds[item.number])
+            for item, host_copy in pairs:
+                copies[item.number] = host_copy.lend(kinds[item.number])
             self.take_back(pairs, copies)
             self.ordinary_bytes = copy_rest(load, copies, advance)
             return [copy for copy in copies if copy is not None]
 
-    def items(self, load: Load) -> Iterator[Leaving]:
-        roles, special, nbytes, dense = self.slots.roles(), load.moves.blocks.special, load.moves.nbytes, load.dense[:]
+    def items(self, load: CopyBatch) -> Iterator[DepartingStorage]:
+        roles, special, nbytes, dense = (
+            self.tensors.roles(),
+            load.moves.storages.special,
+            load.moves.nbytes,
+            load.dense[:],
+        )
         for (home, _), indices in load.moves.ways.items():
             if not has_storage(home.type):
                 continue
             is_seen = not is_addressed(home)
             for index in indices:
                 first, source, size = load.moves.firsts[index], load.sources[index], nbytes[index]
-                block = special.get(first)
-                if size == 0 or (block is not None and block.opaque):
+                storage = special.get(first)
+                if size == 0 or (storage is not None and storage.opaque):
                     continue
-                if block is not None:
-                    size = packed(block.spans)[1]
+                if storage is not None:
+                    size = packed(storage.spans)[1]
                 address = source.data_ptr() if dense[index] else source.untyped_storage().data_ptr()
                 seen = bytes_of(source, 0, source.untyped_storage().nbytes()) if is_seen else None
-                yield make_leaving((index, source, home, address, size, roles[first], first, block, seen))
+                yield make_departing((index, source, home, address, size, roles[first], first, storage, seen))
 
-    def reserve(self, items: Sequence[Leaving]) -> list[Pair]:
+    def reserve(self, items: Sequence[DepartingStorage]) -> list[Pair]:
         """Those that the arena takes, each with its mirror."""
         pairs: list[Pair] = []
         locked = {device: is_addressed(device) for device in {item.device for item in items}}
         for is_locked in sorted({*locked.values()}, reverse=True):
             some = [item for item in items if locked[item.device] == is_locked]
-            found = mirrors.reserve(some, locked=is_locked, most=self.host_bytes)
-            pairs += [(item, mirror) for item, mirror in zip(some, found, strict=True) if mirror is not None]
+            found = host_copies.reserve(some, locked=is_locked, most=self.host_bytes)
+            pairs += [(item, host_copy) for item, host_copy in zip(some, found, strict=True) if host_copy is not None]
         if len(pairs) < len(items):
             self.why = f"host_bytes={self.host_bytes} is not enough for all of it"
         self.unchanged_bytes = sum(item.nbytes for item, _ in pairs)
         return pairs
 
-    def told_apart(self, pairs: Sequence[Pair]) -> tuple[list[Piece], dict[Run, list[Pair]]]:
+    def told_apart(self, pairs: Sequence[Pair]) -> tuple[list[Transfer], dict[FingerprintedRun, list[Pair]]]:
         """What is known to have changed, or not known to be true; and those whose fingerprint must tell, by run."""
-        changed: list[Piece] = []
-        suspects: defaultdict[Run, list[Pair]] = defaultdict(list)
-        for item, mirror in pairs:
-            truth, mirror.truth = mirror.truth, None  # it may be overwritten from now on
-            if truth is not None and item.is_whole and truth[:2] == (item.address, self.counters.of(item.slots)):
-                suspects[truth.run].append((item, mirror))
+        changed: list[Transfer] = []
+        suspects: defaultdict[FingerprintedRun, list[Pair]] = defaultdict(list)
+        for item, host_copy in pairs:
+            baseline, host_copy.baseline = host_copy.baseline, None  # it may be overwritten from now on
+            if (
+                baseline is not None
+                and item.is_whole
+                and baseline[:2] == (item.address, self.counters.of(item.indices))
+            ):
+                suspects[baseline.run].append((item, host_copy))
             else:
-                changed += item.pieces(mirror)
+                changed += item.pieces(host_copy)
         return changed, suspects
 
-    def send(self, pieces: list[Piece]) -> None:
+    def send(self, pieces: list[Transfer]) -> None:
         pieces.sort(key=lambda piece: piece.address)
         for run in runs(pieces, to_be_read=True):
             try:
@@ -262,10 +293,10 @@ class Down:
 
     def take_back(self, pairs: Sequence[Pair], copies: list[Tensor | None]) -> None:
         """What could not be locked is not lent either."""
-        for item, mirror in pairs if self.why else ():
-            if mirror.span.offset + mirror.span.nbytes > mirror.span.extent.ready:
+        for item, host_copy in pairs if self.why else ():
+            if host_copy.span.offset + host_copy.span.nbytes > host_copy.span.extent.ready:
                 copies[item.number] = None
-                mirrors.forget([item.source])
+                host_copies.forget([item.source])
                 self.copied_bytes -= item.nbytes
 
 
@@ -275,44 +306,44 @@ class _Item(NamedTuple):
     number: int  # in the load
     source: Tensor
     target: torch.device
-    mirror: Mirror
+    host_copy: HostCopy
     nbytes: int  # that are reached
     places: Sequence[tuple[int, int, int]]  # where they are in the mirror, and where they go in the copy
-    slots: tuple[int, ...]
+    indices: tuple[int, ...]
 
     @property
     def is_whole(self) -> bool:
-        return self.places[0][:2] == (0, self.mirror.span.nbytes)
+        return self.places[0][:2] == (0, self.host_copy.span.nbytes)
 
-    def pieces(self, copy: Tensor) -> Iterator[Piece]:
+    def pieces(self, copy: Tensor) -> Iterator[Transfer]:
         address = copy.untyped_storage().data_ptr()
         for start, stop, begin in self.places:
             seen = None if is_addressed(self.target) else bytes_of(copy, begin, begin + stop - start)
-            span = self.mirror.span
-            yield Piece(self.target, address + begin, span.extent, span.offset + start, stop - start, seen)
+            span = self.host_copy.span
+            yield Transfer(self.target, address + begin, span.extent, span.offset + start, stop - start, seen)
 
 
-class Up:
+class OutOfArena:
     """A mover. What is not in the arena comes as it would in any move."""
 
     name = "arena"
 
     def __init__(self, inventory: Inventory) -> None:
-        self.counters, self.lane = Counters(inventory), Lane(down=False)
-        self.advance: Advance = nobody
-        self.takers: dict[torch.device, Taker] = {}
-        self._arrived: list[tuple[_Item, int, Run]] = []
+        self.counters, self.lane = VersionCounters(inventory), Lane(down=False)
+        self.advance: Advance = ignore_progress
+        self.fingerprinters: dict[torch.device, Fingerprinter] = {}
+        self._arrived: list[tuple[_Item, int, FingerprintedRun]] = []
 
     def finish(self) -> None:
         self.lane.finish(self.advance)
 
     def drop(self) -> None:
         self._arrived.clear()
-        self.takers.clear()
+        self.fingerprinters.clear()
 
-    def copy(self, load: Load, advance: Advance) -> list[Tensor]:
+    def copy(self, load: CopyBatch, advance: Advance) -> list[Tensor]:
         self.advance = advance
-        with mirrors.guard:
+        with host_copies.guard:
             copies: list[Tensor | None] = [None] * len(load)
             items, kinds = sorted(self.items(load), key=_order), kinds_of(load)
             for target in {item.target for item in items}:
@@ -320,27 +351,27 @@ class Up:
                 self.make_room(those, target, kinds, copies)
                 self.carry(those, copies)
             for item in items:
-                item.mirror.prepare(kinds[item.number])
+                item.host_copy.prepare(kinds[item.number])
             copy_rest(load, copies, advance)
             return [copy for copy in copies if copy is not None]
 
-    def items(self, load: Load) -> Iterator[_Item]:
-        special = load.moves.blocks.special
+    def items(self, load: CopyBatch) -> Iterator[_Item]:
+        special = load.moves.storages.special
         for (home, target), indices in load.moves.ways.items():
             if home.type != "cpu" or not has_storage(target.type):
                 continue
             for index in indices:
                 first, source = load.moves.firsts[index], load.sources[index]
-                mirror = mirrors.of(source)
-                if mirror is None or load.moves.nbytes[index] == 0:
+                host_copy = host_copies.of(source)
+                if host_copy is None or load.moves.nbytes[index] == 0:
                     continue
-                storage, span = source.untyped_storage(), mirror.span
-                if (storage.data_ptr(), storage.nbytes()) != (span.address, span.nbytes):
+                lease, span = source.untyped_storage(), host_copy.span
+                if (lease.data_ptr(), lease.nbytes()) != (span.address, span.nbytes):
                     continue
-                block = special.get(first)
-                places, size = ([(0, span.nbytes, 0)], span.nbytes) if block is None else packed(block.spans)
-                slots = (first,) if block is None else block.slots
-                yield _Item(index, source, target, mirror, size, places, slots)
+                storage = special.get(first)
+                places, size = ([(0, span.nbytes, 0)], span.nbytes) if storage is None else packed(storage.spans)
+                tensors = (first,) if storage is None else storage.indices
+                yield _Item(index, source, target, host_copy, size, places, tensors)
 
     def make_room(
         self,
@@ -349,26 +380,28 @@ class Up:
         kinds: Sequence[Kind | None],
         copies: list[Tensor | None],
     ) -> None:
-        wanted = [Room(each.nbytes, each.mirror.group, partial(_empty, each, kinds[each.number])) for each in items]
-        made = rooms(wanted, target) if is_addressed(target) else (room.make() for room in wanted)
+        wanted = [
+            Allocation(each.nbytes, each.host_copy.group, partial(_empty, each, kinds[each.number])) for each in items
+        ]
+        made = allocations(wanted, target) if is_addressed(target) else (room.make() for room in wanted)
         for item, copy in zip(items, made, strict=True):
             copies[item.number] = copy
         if is_addressed(target):  # whoever used that memory before is done with it when the copies begin
             self.lane.stream(target).wait_stream(torch.cuda.current_stream(target))
 
     def carry(self, items: Sequence[_Item], copies: Sequence[Tensor | None]) -> None:
-        at: list[tuple[_Item, Piece]] = []
+        at: list[tuple[_Item, Transfer]] = []
         for item in items:
             copy = copies[item.number]
             assert copy is not None
             at += ((item, piece) for piece in item.pieces(copy))
         at.sort(key=lambda pair: pair[1].address)
         joined = runs((piece for _, piece in at), to_be_read=False)
-        arrived: list[Run | None] = []
+        arrived: list[FingerprintedRun | None] = []
         for run in joined:
             self.lane.carry(run)
             found = self.fingerprint(run)
-            arrived.append(None if found is None else Run(run._replace(seen=None), found, []))
+            arrived.append(None if found is None else FingerprintedRun(run._replace(seen=None), found, []))
         for device in {run.device for run in joined if is_addressed(run.device)}:
             # Whatever the caller's thread asks of the device from now on comes after them.
             torch.cuda.current_stream(device).wait_stream(self.lane.stream(device))
@@ -379,29 +412,29 @@ class Up:
                 its.members.append((piece.address, piece.nbytes))
                 self._arrived.append((item, piece.address, its))
 
-    def fingerprint(self, run: Piece) -> Tensor | None:
+    def fingerprint(self, run: Transfer) -> Tensor | None:
         """On CUDA in the caller's stream, beside the next copies. None: there is no room for it."""
         try:
-            if run.device not in self.takers:
-                self.takers[run.device] = Taker(run.device)
+            if run.device not in self.fingerprinters:
+                self.fingerprinters[run.device] = Fingerprinter(run.device)
             if is_addressed(run.device):
                 torch.cuda.current_stream(run.device).wait_stream(self.lane.stream(run.device))
-            return self.takers[run.device].take(run.there())
+            return self.fingerprinters[run.device].take(run.there())
         except torch.OutOfMemoryError:
             return None  # a full card: next time all of the run will travel
 
     def remember(self) -> None:
         """After the commit: what is on the device now is what the mirrors show, unless somebody else looks at
         those."""
-        with mirrors.guard:
+        with host_copies.guard:
             for item, address, run in self._arrived:
-                if not item.mirror.is_lent:
-                    item.mirror.truth = Truth(address, self.counters.of(item.slots), run)
+                if not item.host_copy.is_lent:
+                    item.host_copy.baseline = Baseline(address, self.counters.of(item.indices), run)
         self.drop()
 
 
 def _order(item: _Item) -> tuple[int, int]:
-    return item.mirror.span.extent.address, item.mirror.span.offset
+    return item.host_copy.span.extent.address, item.host_copy.span.offset
 
 
 def _empty(item: _Item, kind: Kind | None) -> Tensor:

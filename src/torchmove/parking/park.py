@@ -23,21 +23,21 @@ from torchmove.internals.modes import plain_torch
 from torchmove.moving.apply import Job
 from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.receipt import Receipt
-from torchmove.parking.host_copies import mirrors
-from torchmove.parking.movers import Down, Up
+from torchmove.parking.host_copies import host_copies
+from torchmove.parking.movers import IntoArena, OutOfArena
 from torchmove.planning.keep import keep_of
-from torchmove.planning.placement import Places
+from torchmove.planning.placement import TensorPlaces
 from torchmove.planning.plan import Note, Plan, Refusal, Repoint
 from torchmove.planning.planner import Back, make_plan
 from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.names import given
 from torchmove.surveying.survey import survey_objects
-from torchmove.surveying.tensors import Slots
+from torchmove.surveying.tensors import StateTensors
 
 
 @dataclass(frozen=True)
-class Homes:
+class OriginalPlacement:
     """Where everything was: each tensor's device, None for what was not parked, and the remembered devices."""
 
     tensors: Mapping[int, tuple[weakref.ref[Tensor], torch.device | None]]
@@ -51,51 +51,51 @@ class Homes:
         return (True, found[1]) if found is not None and found[0]() is tensor else (False, None)
 
 
-def homes_of(plan: Plan, keep: Sequence[Any] = ()) -> Homes:
-    slots = plan.inventory.slots
-    homes: list[torch.device | None] = [None] * len(slots)
-    for index in plan.moves.slots():
-        homes[index] = slots.looks.devices[index]
-    known = dict(zip(map(id, slots.tensors), zip(map(weakref.ref, slots.tensors), homes, strict=True), strict=True))
+def original_placement_of(plan: Plan, keep: Sequence[Any] = ()) -> OriginalPlacement:
+    entries = plan.inventory.tensors
+    homes: list[torch.device | None] = [None] * len(entries)
+    for index in plan.moves.indices():
+        homes[index] = entries.metadata.devices[index]
+    known = dict(zip(map(id, entries.objects), zip(map(weakref.ref, entries.objects), homes, strict=True), strict=True))
     weight: Counter[torch.device] = Counter()
     for (home, _), indices in plan.moves.ways.items():
         weight[home] += sum(plan.moves.nbytes[index] for index in indices)
     main = weight.most_common(1)[0][0] if weight else None
-    return Homes(known, plan.repoints, main, keep)
+    return OriginalPlacement(known, plan.repoints, main, keep)
 
 
-def placement_back(inventory: Inventory, homes: Homes) -> list[torch.device]:
+def placement_back(inventory: Inventory, original: OriginalPlacement) -> list[torch.device]:
     """Back where it was. What has come since goes where a move would put it; a gradient to its parameter."""
-    slots = inventory.slots
-    placement = list(slots.looks.devices)
+    entries = inventory.tensors
+    placement = list(entries.metadata.devices)
     new: list[int] = []
-    for index, tensor in enumerate(slots.tensors):
-        was_there, home = homes.of(tensor)
+    for index, tensor in enumerate(entries.objects):
+        was_there, home = original.of(tensor)
         if not was_there:
             new.append(index)
         elif home is not None:
             placement[index] = home
-    if new and homes.main is not None:
+    if new and original.main is not None:
         objects = dict(zip(inventory.roots, inventory.objects, strict=True))
-        would = Places(inventory, homes.main, keep_of(objects, homes.keep)).all()
+        would = TensorPlaces(inventory, original.main, keep_of(objects, original.keep)).all()
         for index in new:
             placement[index] = would[index]
         for index in new:
-            beside = _parameter_of(slots, index, inventory)
-            if beside is not None and would[index] == homes.main:
+            beside = _parameter_of(entries, index, inventory)
+            if beside is not None and would[index] == original.main:
                 placement[index] = placement[beside]
     return placement
 
 
-def _parameter_of(slots: Slots, index: int, inventory: Inventory) -> int | None:
+def _parameter_of(entries: StateTensors, index: int, inventory: Inventory) -> int | None:
     """The slot of the parameter that a gradient, or an optimizer's state, belongs to."""
-    owner = slots[index].owner
+    owner = entries[index].owner
     return None if owner is None or owner.parameter is None else inventory.number.get(owner.parameter)
 
 
-def repoints_back(homes: Homes) -> list[Repoint]:
+def repoints_back(original: OriginalPlacement) -> list[Repoint]:
     """The remembered devices, as they were."""
-    return [Repoint(value._replace(value=new), value.value) for value, new in homes.repoints]
+    return [Repoint(value._replace(value=new), value.value) for value, new in original.repoints]
 
 
 _CPU = torch.device("cpu")
@@ -120,7 +120,7 @@ class Parked(Result):
     unchanged_bytes: int  # their host copy was still true
     ordinary_bytes: int  # in ordinary memory, not in the arena
     notes: tuple[Note, ...]
-    homes: Homes = field(compare=False)
+    original: OriginalPlacement = field(compare=False)
     objects: dict[str, Any] = field(compare=False)
     _awake: list[Receipt] = field(default_factory=list)
 
@@ -151,12 +151,12 @@ class Parked(Result):
         began = time.perf_counter()
         plan = waking_plan(self)
         council = agree_on("wake", plan)
-        up = Up(plan.inventory)
+        up = OutOfArena(plan.inventory)
         job = Job(plan, up, "woken", verify_applied)
         self.has_woken(apply_all(job, began=began, progress=progress, council=council)[0], up)
         return self._awake[0]
 
-    def has_woken(self, receipt: Receipt, up: Up) -> None:
+    def has_woken(self, receipt: Receipt, up: OutOfArena) -> None:
         up.remember()
         self._awake.append(receipt)
 
@@ -247,33 +247,33 @@ def park_named(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | N
     began = time.perf_counter()
     job, down = parking(objects, keep, host_bytes)
     council = agree_on("park", job.plan)
-    homes, before = homes_of(job.plan, keep), free_now(job.plan)
+    original, before = original_placement_of(job.plan, keep), free_now(job.plan)
     receipt = apply_all(job, began=began, progress=progress, council=council)[0]
-    return has_parked(receipt, down, objects, homes, before, began)
+    return has_parked(receipt, down, objects, original, before, began)
 
 
-def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None) -> tuple[Job, Down]:
+def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None) -> tuple[Job, IntoArena]:
     if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
         raise ValueError(f"host_bytes is a number of bytes, not {host_bytes!r}")
     wait_for_freeing()
     plan = plan_sharded(objects, _CPU, keep, _free_with_arena, rests=True)
     if plan.refusals and _has_its_places(plan):
         plan = replace(plan, refusals=tuple(each for each in plan.refusals if each.code != "R042"))
-    down = Down(plan.inventory, host_bytes=host_bytes)
+    down = IntoArena(plan.inventory, host_bytes=host_bytes)
     return Job(plan, down, "parked", verify_applied), down
 
 
 def _free_with_arena(device: torch.device) -> int | None:
     free = free_memory(device)
-    with mirrors.guard:
-        return free + mirrors.free_bytes() if free is not None and device.type == "cpu" else free
+    with host_copies.guard:
+        return free + host_copies.free_bytes() if free is not None and device.type == "cpu" else free
 
 
 def _has_its_places(plan: Plan) -> bool:
     """Is there room for all of it, with what was kept for it since the last time?"""
-    tensors = [plan.inventory.slots.tensors[first] for first in plan.moves.firsts]
-    with mirrors.guard:
-        kept = mirrors.kept_bytes(tensors)
+    tensors = [plan.inventory.tensors.objects[first] for first in plan.moves.firsts]
+    with host_copies.guard:
+        kept = host_copies.kept_bytes(tensors)
     return all(room.has_bytes is None or room.needs_bytes <= room.has_bytes + kept for room in plan.rooms)
 
 
@@ -284,9 +284,9 @@ def free_now(plan: Plan) -> dict[torch.device, int | None]:
 
 def has_parked(
     receipt: Receipt,
-    down: Down,
+    down: IntoArena,
     objects: dict[str, Any],
-    homes: Homes,
+    original: OriginalPlacement,
     before: Mapping[torch.device, int | None],
     began: float,
 ) -> Parked:
@@ -307,7 +307,7 @@ def has_parked(
         unchanged_bytes=down.unchanged_bytes,
         ordinary_bytes=down.ordinary_bytes,
         notes=tuple(notes),
-        homes=homes,
+        original=original,
         objects=objects,
     )
 
@@ -320,8 +320,8 @@ def has_parked(
 def waking_plan(parked: Parked) -> Plan:
     wait_for_freeing()
     inventory = survey_objects(parked.objects)
-    target, keep = parked.homes.main or _CPU, keep_of(parked.objects, ())
-    back = Back(placement_back(inventory, parked.homes), repoints_back(parked.homes))
+    target, keep = parked.original.main or _CPU, keep_of(parked.objects, ())
+    back = Back(placement_back(inventory, parked.original), repoints_back(parked.original))
     plan = make_plan(inventory, target, keep=keep, free_bytes=free_memory, back=back)
     return replace(plan, refusals=tuple(map(_still_parked, plan.refusals)))
 

@@ -10,8 +10,17 @@ from torchmove.chain import agree_on, apply_all, move_named, plan_for, verify_ap
 from torchmove.devices import free_memory, resolve_device
 from torchmove.moving.apply import Job
 from torchmove.moving.receipt import Receipt
-from torchmove.parking.movers import Up
-from torchmove.parking.park import Homes, Parked, free_now, has_parked, homes_of, park_named, parking, waking_plan
+from torchmove.parking.movers import OutOfArena
+from torchmove.parking.park import (
+    OriginalPlacement,
+    Parked,
+    free_now,
+    has_parked,
+    original_placement_of,
+    park_named,
+    parking,
+    waking_plan,
+)
 from torchmove.planning.plan import Plan
 from torchmove.results import Result
 from torchmove.surveying.names import given
@@ -65,11 +74,11 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
         raise ValueError("out and into have an object in common: it cannot leave and come at the same time")
     down_job, down = parking(leaving, (), host_bytes)
     council = agree_on("swap out", down_job.plan)
-    homes, before = homes_of(down_job.plan), free_now(down_job.plan)
-    plan = _plan_of(coming, homes)
+    original, before = original_placement_of(down_job.plan), free_now(down_job.plan)
+    plan = _plan_of(coming, original)
     both = [tensor for tensor in plan.inventory.number if tensor in down_job.plan.inventory.number]
     if both:
-        path = plan.inventory.slots[plan.inventory.number[both[0]]].path
+        path = plan.inventory.tensors[plan.inventory.number[both[0]]].path
         raise ValueError(f"out and into both hold {path}: it cannot leave and come at the same time")
     at_once = not plan.refusals
     if not at_once and not _is_hindered(plan, down_job.plan):
@@ -77,23 +86,23 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     council = agree_on(f"swap in, {'at once' if at_once else 'in turn'},", plan, council)
     if not at_once:
         return _one_by_one(leaving, coming, host_bytes, progress)
-    up = Up(plan.inventory)
+    up = OutOfArena(plan.inventory)
     up_job = Job(plan, up, "swapped", verify_applied)
     # The one that leaves goes first: it waits for what is written to it, and would wait for the other too.
     left, came = apply_all(down_job, up_job, began=began, progress=progress, council=council)
     if isinstance(coming, Parked):
         coming.has_woken(came, up)
-    return Swap(has_parked(left, down, leaving, homes, before, began), came, at_once=True)
+    return Swap(has_parked(left, down, leaving, original, before, began), came, at_once=True)
 
 
 def _several(given: Any) -> tuple[Any, ...]:
     return tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
 
-def _plan_of(coming: Parked | dict[str, Any], homes: Homes) -> Plan:
+def _plan_of(coming: Parked | dict[str, Any], original: OriginalPlacement) -> Plan:
     if isinstance(coming, Parked):
         return waking_plan(coming)
-    target = homes.main or resolve_device("auto")
+    target = original.main or resolve_device("auto")
     return plan_for(coming, target, (), free_memory)
 
 
@@ -119,7 +128,7 @@ def _one_by_one(
         if isinstance(coming, Parked):
             receipt = coming.wake(progress=progress)
         else:
-            target = parked.homes.main or resolve_device("auto")
+            target = parked.original.main or resolve_device("auto")
             receipt = move_named(coming, target, progress=progress)
     except BaseException:
         parked.wake(progress=progress)

@@ -18,8 +18,8 @@ class Keep:
 
     def __init__(self, objects: Inventory, patterns: Sequence[str]) -> None:
         # An optimizer that is kept keeps its state, not the parameters it works on.
-        found = [(each.tensor, each.path) for each in objects.slots]
-        found += [(each.tensor, each.path) for each in objects.shells]
+        found = [(each.tensor, each.path) for each in objects.tensors]
+        found += [(each.tensor, each.path) for each in objects.composites]
         self.tensors = {id(tensor) for tensor, path in found if "param_groups" not in path.names()}
         self.holders = set(objects.holders)
         self.patterns = {pattern: matcher(pattern) for pattern in patterns}

@@ -18,14 +18,14 @@ from torch.optim import Optimizer
 from torchmove.internals.rebinding import can_rebind_result
 from torchmove.internals.stored import stored_dict
 from torchmove.planning.keep import Keep
-from torchmove.planning.learning import births_of, is_torchs_own, options_of
-from torchmove.planning.learning.births import UNNAMED, Births, Place, kind_of, plain_steps, tensors_in
+from torchmove.planning.learning import is_torchs_own, learned_places_of, options_of
+from torchmove.planning.learning.births import UNNAMED, EntryPlace, LearnedPlaces, kind_of, plain_steps, tensors_in
 from torchmove.planning.plan import Note
 from torchmove.planning.rules import by_table, is_rng_state, users_rule
 from torchmove.surveying.children import Owner
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import ATTRIBUTE, Path
-from torchmove.surveying.tensors import Slot
+from torchmove.surveying.tensors import StateTensor
 
 _GUESSED = (
     "where it keeps its scalars could not be learned ({}): they go beside their parameters, `step` to the CPU; "
@@ -33,20 +33,20 @@ _GUESSED = (
 )
 
 
-class NativePlaces:
+class OptimizerPlaces:
     def __init__(self, inventory: Inventory, target: torch.device) -> None:
         self.inventory, self.target = inventory, target
-        self.births: dict[int, Births] = {}  # by the optimizer's id
+        self.births: dict[int, LearnedPlaces] = {}  # by the optimizer's id
         self.flags: dict[int, Hashable] = {}  # by the group's id
         self.guessed: dict[int, Optimizer] = {}  # those that have scalars of which nothing is known
 
-    def on_cpu(self, slot: Slot) -> bool:
+    def on_cpu(self, entry: StateTensor) -> bool:
         """Does the optimizer keep this tensor on the CPU?"""
-        owner = slot.owner
+        owner = entry.owner
         if owner is None or owner.optimizer is None:
             return False
-        optimizer, group, is_scalar = owner.optimizer, owner.group, slot.tensor.numel() == 1
-        place = self.place_of(slot)
+        optimizer, group, is_scalar = owner.optimizer, owner.group, entry.tensor.numel() == 1
+        place = self.place_of(entry)
         key = "*" if place.holder == "group" else str(place.steps[0])
         if is_scalar and group is not None:
             rule = users_rule(type(optimizer), key)
@@ -56,10 +56,12 @@ class NativePlaces:
             return is_scalar and group is not None and by_table(type(optimizer), key, group)
         on_cpu = self.births_of(optimizer).on_cpu(place)
         if on_cpu is None and is_scalar and group is not None:
-            return self.guess(optimizer, group, place, key, slot.tensor)
+            return self.guess(optimizer, group, place, key, entry.tensor)
         return bool(on_cpu)
 
-    def guess(self, optimizer: Optimizer, group: Mapping[str, Any], place: Place, key: str, tensor: Tensor) -> bool:
+    def guess(
+        self, optimizer: Optimizer, group: Mapping[str, Any], place: EntryPlace, key: str, tensor: Tensor
+    ) -> bool:
         """Of a scalar that nobody has seen being born. One that is wrongly with the parameter is slower; one that is
         wrongly on the CPU may break the next step."""
         if place.holder == "group":
@@ -71,10 +73,10 @@ class NativePlaces:
             self.guessed[id(optimizer)] = optimizer
         return failed and place.holder == "state" and tensor.dim() == 0 and by_table(type(optimizer), key, group)
 
-    def births_of(self, optimizer: Optimizer) -> Births:
+    def births_of(self, optimizer: Optimizer) -> LearnedPlaces:
         births = self.births.get(id(optimizer))
         if births is None:
-            births = self.births[id(optimizer)] = births_of(optimizer, self.target)
+            births = self.births[id(optimizer)] = learned_places_of(optimizer, self.target)
         return births
 
     def varies(self, optimizer: Any) -> bool:
@@ -92,23 +94,23 @@ class NativePlaces:
         unknown = [each for each in optimizers if not is_torchs_own(type(each))]
         kept = [self.births_of(each) for each in unknown if _keeps_any(each)]
         if any(births.large_on_cpu for births in kept):
-            for index, slot in enumerate(self.inventory.slots):
-                if slot.owner is not None and self.keeps_large(slot.owner.optimizer):
+            for index, entry in enumerate(self.inventory.tensors):
+                if entry.owner is not None and self.keeps_large(entry.owner.optimizer):
                     yield index
 
-    def place_of(self, slot: Slot) -> Place:
-        assert slot.owner is not None
-        optimizer, group, parameter = slot.owner
+    def place_of(self, entry: StateTensor) -> EntryPlace:
+        assert entry.owner is not None
+        optimizer, group, parameter = entry.owner
         if group is None:
-            return Place("attribute", _steps(slot, self.inventory.holders[id(optimizer)][1]))
+            return EntryPlace("attribute", _steps(entry, self.inventory.holders[id(optimizer)][1]))
         flags = self.flags.get(id(group))
         if flags is None:
             flags = self.flags[id(group)] = options_of(optimizer, group)
         if parameter is None:
-            return Place("group", _steps(slot, None), flags)
+            return EntryPlace("group", _steps(entry, None), flags)
         at = self.inventory.number.get(parameter)
-        kind = None if at is None else kind_of(self.inventory.slots.tensors[at])
-        return Place("state", _steps(slot, None), flags, kind)
+        kind = None if at is None else kind_of(self.inventory.tensors.objects[at])
+        return EntryPlace("state", _steps(entry, None), flags, kind)
 
     def notes(self) -> Iterator[Note]:
         for optimizer in self.guessed.values():
@@ -127,10 +129,10 @@ def _keeps_any(optimizer: Optimizer) -> bool:
 _HOLDERS = {(ATTRIBUTE, "state"), (ATTRIBUTE, "param_groups")}
 
 
-def _steps(slot: Slot, holder: Path | None) -> tuple[Hashable, ...]:
+def _steps(entry: StateTensor, holder: Path | None) -> tuple[Hashable, ...]:
     """The names on the way to a tensor: from its optimizer (`holder`), its parameter or its group."""
     names: list[Any] = []
-    step: Path | None = slot.path
+    step: Path | None = entry.path
     while step is not None and step is not holder:
         before = step.before
         if holder is None and before is not None and (before.how, before.what) in _HOLDERS:
@@ -145,97 +147,101 @@ KEPT = "kept, as asked"  # why what `keep=` names stays
 _LARGEST_SCALAR = 8  # bytes, of a float64
 
 
-class Places:
+class TensorPlaces:
     """Where each slot goes, and why it does not go to the target."""
 
     def __init__(self, inventory: Inventory, target: torch.device, keep: Keep) -> None:
-        self.inventory, self.slots, self.number = inventory, inventory.slots, inventory.number
+        self.inventory, self.tensors, self.number = inventory, inventory.tensors, inventory.number
         self.target, self.keep, self.keeps = target, keep, bool(keep.tensors or keep.patterns)
-        self.native = NativePlaces(inventory, target)
+        self.native = OptimizerPlaces(inventory, target)
         self.why: dict[int, str] = {}
         self.known: dict[int, torch.device] = {}
         self.why_alike: dict[Hashable, str] = {}  # why a scalar is on the CPU, by what it has in common with others
 
     def all(self) -> list[torch.device]:
         if self.keeps:
-            return [self.of_slot(index) for index in range(len(self.slots))]
+            return [self.of_tensor(index) for index in range(len(self.tensors))]
         # Where nothing is kept, only what an optimizer keeps on the CPU and random states go elsewhere than to the
         # target.
-        placement, nbytes, dtypes = [self.target] * len(self.slots), self.slots.looks.nbytes, self.slots.looks.dtypes
+        placement, nbytes, dtypes = (
+            [self.target] * len(self.tensors),
+            self.tensors.metadata.nbytes,
+            self.tensors.metadata.dtypes,
+        )
         is_elsewhere = self.target != _CPU  # than where scalars belong
         scalars = [*compress(count(), map(_LARGEST_SCALAR.__ge__, nbytes))] if is_elsewhere else []
-        others = compress(count(), map("tensor".__eq__, self.slots.roles()))
-        for index, likeness in zip(scalars, self.slots.likenesses(scalars), strict=True):
+        others = compress(count(), map("tensor".__eq__, self.tensors.roles()))
+        for index, likeness in zip(scalars, self.tensors.likenesses(scalars), strict=True):
             is_one = nbytes[index] == dtypes[index].itemsize
             why = self.why_alike.get(likeness)
             if not why or not is_one:
-                placement[index] = self.decide(index, self.slots[index], likeness if is_one else None)
+                placement[index] = self.decide(index, self.tensors[index], likeness if is_one else None)
             else:
                 placement[index], self.why[index] = _CPU, why
-        on_host = compress(count(), map("host".__eq__, self.slots.roles()))
+        on_host = compress(count(), map("host".__eq__, self.tensors.roles()))
         large = list(self.native.large()) if is_elsewhere else []
         for index in {*others, *self.spent_gradients(), *large}.difference(scalars) | {*on_host}:
-            placement[index] = self.decide(index, self.slots[index])
+            placement[index] = self.decide(index, self.tensors[index])
         return placement
 
     def spent_gradients(self) -> Iterator[int]:
         """The gradients that stored results of spent graphs retain: they stay where those do."""
         for index in self.inventory.spent:
-            if self.slots.tensors[index].retains_grad:
-                yield from filter(None, [self.number.get(id(self.slots.tensors[index].grad))])
+            if self.tensors.objects[index].retains_grad:
+                yield from filter(None, [self.number.get(id(self.tensors.objects[index].grad))])
 
-    def of_slot(self, index: int) -> torch.device:
+    def of_tensor(self, index: int) -> torch.device:
         place = self.known.get(index)
         if place is None:
-            place = self.known[index] = self.decide(index, self.slots[index])
+            place = self.known[index] = self.decide(index, self.tensors[index])
         return place
 
-    def decide(self, index: int, slot: Slot, likeness: Hashable = None) -> torch.device:
-        owner = slot.owner
-        if self.keeps and self.keep.has(slot.tensor, self.paths(slot)):
-            return self.stay(index, slot.device, KEPT)
+    def decide(self, index: int, entry: StateTensor, likeness: Hashable = None) -> torch.device:
+        owner = entry.owner
+        if self.keeps and self.keep.has(entry.tensor, self.paths(entry)):
+            return self.stay(index, entry.device, KEPT)
         if owner is not None:
-            why = self.why_on_cpu(owner, slot, likeness) if self.target != _CPU else ""
+            why = self.why_on_cpu(owner, entry, likeness) if self.target != _CPU else ""
             if why:
                 return self.stay(index, _CPU, why)
         if owner is not None and owner.group is not None:
             beside = self.of(owner.parameter, index)
             return self.target if beside is self.target else self.stay(index, beside, "stays beside its tensor")
-        if slot.role == "host" and slot.device == _CPU:
+        if entry.role == "host" and entry.device == _CPU:
             other = self.beside_host.get(index)
             if other is not None:
-                return self.of_slot(other)
+                return self.of_tensor(other)
             return self.stay(index, _CPU, "its library computes with it on the CPU")
-        if slot.role == "tensor" and is_rng_state(slot):
-            return self.stay(index, slot.device, "the state of a random number generator")
-        if index in self.inventory.spent and not can_rebind_result(slot.tensor, self.target):
-            return self.stay(index, slot.device, "torch holds it through the gradient that it retains")
+        if entry.role == "tensor" and is_rng_state(entry):
+            return self.stay(index, entry.device, "the state of a random number generator")
+        if index in self.inventory.spent and not can_rebind_result(entry.tensor, self.target):
+            return self.stay(index, entry.device, "torch holds it through the gradient that it retains")
         return self.target
 
     @cached_property
     def beside_host(self) -> dict[int, int]:
         """Where memory is shared with what does not belong on the CPU, all of it goes: by the slot, one such."""
-        roles = [*self.slots.roles()]
+        roles = [*self.tensors.roles()]
         found: dict[int, int] = {}
-        for block in self.inventory.blocks.shared():
-            leaving = [index for index in block.slots if roles[index] != "host"]
-            found.update((index, leaving[0]) for index in block.slots if leaving and index not in leaving)
+        for storage in self.inventory.storages.shared():
+            leaving = [index for index in storage.indices if roles[index] != "host"]
+            found.update((index, leaving[0]) for index in storage.indices if leaving and index not in leaving)
         return found
 
-    def why_on_cpu(self, owner: Owner, slot: Slot, likeness: Hashable) -> str:
+    def why_on_cpu(self, owner: Owner, entry: StateTensor, likeness: Hashable) -> str:
         """Why the CPU is the place for a tensor of an optimizer, if it is."""
         if likeness in self.why_alike:
             return self.why_alike[likeness]
-        may_be = slot.nbytes <= _LARGEST_SCALAR or owner.group is None or self.native.keeps_large(owner.optimizer)
-        on_cpu = may_be and self.native.on_cpu(slot)
-        why = f"{type(owner.optimizer).__name__} keeps its {slot.what} on the CPU" if on_cpu else ""
+        may_be = entry.nbytes <= _LARGEST_SCALAR or owner.group is None or self.native.keeps_large(owner.optimizer)
+        on_cpu = may_be and self.native.on_cpu(entry)
+        why = f"{type(owner.optimizer).__name__} keeps its {entry.what} on the CPU" if on_cpu else ""
         if likeness is not None and not self.native.varies(owner.optimizer):
             self.why_alike[likeness] = why
         return why
 
     def of(self, parameter: int | None, asking: int) -> torch.device:
         home = asking if parameter is None else self.number.get(parameter, asking)
-        return self.target if home == asking else self.of_slot(home)
+        return self.target if home == asking else self.of_tensor(home)
 
     def stay(self, index: int, device: torch.device, why: str) -> torch.device:
         if device == self.target:
@@ -243,8 +249,8 @@ class Places:
         self.why[index] = why
         return device
 
-    def paths(self, slot: Slot) -> Iterator[Path]:
+    def paths(self, entry: StateTensor) -> Iterator[Path]:
         """Those by which it is part of the state; that an optimizer works on it does not make it the optimizer's."""
-        yield slot.path
-        others = self.inventory.other_paths.get(id(slot.tensor), ())
+        yield entry.path
+        others = self.inventory.other_paths.get(id(entry.tensor), ())
         yield from (path for path in others if "param_groups" not in path.names())

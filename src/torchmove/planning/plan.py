@@ -13,38 +13,38 @@ import torch
 from torchmove.formatting import readable_bytes
 from torchmove.progress import Stage
 from torchmove.results import Result
-from torchmove.surveying.inventory import DeviceValue, Inventory
+from torchmove.surveying.inventory import Inventory, RememberedDevice
 from torchmove.surveying.paths import Path
-from torchmove.surveying.storages import Block, Blocks
+from torchmove.surveying.storages import StateStorage, StateStorages
 from torchmove.surveying.tensors import Rows
 
 Way = tuple[torch.device, torch.device]  # from where, to where
 
 
 class Move(NamedTuple):
-    """A block that travels, and where to."""
+    """A storage that moves, and where to."""
 
-    block: Block
+    storage: StateStorage
     target: torch.device
 
 
 class Moves(Rows[Move]):
-    """All of them, by the first slot of each block."""
+    """What moves, by the index of the first tensor on each storage."""
 
-    def __init__(self, blocks: Blocks, firsts: Sequence[int], placement: Sequence[torch.device]) -> None:
-        self.blocks, self.firsts, self.placement = blocks, firsts, placement
+    def __init__(self, storages: StateStorages, firsts: Sequence[int], placement: Sequence[torch.device]) -> None:
+        self.storages, self.firsts, self.placement = storages, firsts, placement
 
     def __len__(self) -> int:
         return len(self.firsts)
 
     def row(self, index: int) -> Move:
         first = self.firsts[index]
-        return Move(self.blocks.at(first), self.placement[first])
+        return Move(self.storages.at(first), self.placement[first])
 
     @cached_property
     def ways(self) -> dict[Way, Sequence[int]]:
         """Which of the moves go from where to where. Mostly all go one way."""
-        homes = [self.blocks.looks.devices[first] for first in self.firsts]
+        homes = [self.storages.metadata.devices[first] for first in self.firsts]
         targets = [self.placement[first] for first in self.firsts]
         if homes and homes.count(homes[0]) == targets.count(targets[0]) == len(homes):
             return {(homes[0], targets[0]): range(len(homes))}
@@ -56,7 +56,7 @@ class Moves(Rows[Move]):
     @cached_property
     def nbytes(self) -> list[int]:
         """What travels of each."""
-        sizes, special = self.blocks.looks.storage_bytes, self.blocks.special
+        sizes, special = self.storages.metadata.storage_bytes, self.storages.special
         nbytes = [sizes[first] for first in self.firsts]
         if special:
             for index, first in enumerate(self.firsts):
@@ -64,20 +64,20 @@ class Moves(Rows[Move]):
                     nbytes[index] = special[first].nbytes
         return nbytes
 
-    def special(self) -> Iterator[tuple[int, Block]]:
-        """Those whose block is not one slot's alone and whole."""
-        special = self.blocks.special
+    def special(self) -> Iterator[tuple[int, StateStorage]]:
+        """Those whose storage several tensors share, or is not reached as a whole."""
+        special = self.storages.special
         return (
             ((index, special[first]) for index, first in enumerate(self.firsts) if first in special)
             if special
             else iter(())
         )
 
-    def slots(self) -> Iterator[int]:
-        """The slots that move."""
-        if not self.blocks.special:
+    def indices(self) -> Iterator[int]:
+        """The tensors that move, by their indices."""
+        if not self.storages.special:
             return iter(self.firsts)
-        return (slot for first in self.firsts for slot in self.blocks.at(first).slots)
+        return (index for first in self.firsts for index in self.storages.at(first).indices)
 
 
 class Stay(NamedTuple):
@@ -91,7 +91,7 @@ class Stay(NamedTuple):
 class Repoint(NamedTuple):
     """A remembered device that changes with the state."""
 
-    value: DeviceValue
+    value: RememberedDevice
     new: torch.device | str | int
 
 
@@ -131,7 +131,7 @@ class Adopted(NamedTuple):
 _NOTHING_ADOPTED = Adopted()
 
 
-class Room(NamedTuple):
+class MemoryNeed(NamedTuple):
     """What the move needs on a device and what is free there (None: the device does not say)."""
 
     device: torch.device
@@ -165,7 +165,7 @@ class Plan(Result):
     repoints: tuple[Repoint, ...]
     refusals: tuple[Refusal, ...]
     notes: tuple[Note, ...]
-    rooms: tuple[Room, ...]
+    rooms: tuple[MemoryNeed, ...]
     placement: Sequence[torch.device]  # where each slot will be, in the inventory's order
     digests: tuple[Digest, ...] | None = None  # each slot's bytes, where asked for
     stages: tuple[Stage, ...] = ()
@@ -182,8 +182,10 @@ class Plan(Result):
     @cached_property
     def stays(self) -> tuple[Stay, ...]:
         """What stays where it is, each with `path`, `nbytes` and `why`."""
-        slots = self.inventory.slots
-        return tuple(Stay(slots[index].path, slots[index].nbytes, why) for index, why in sorted(self.reasons.items()))
+        entries = self.inventory.tensors
+        return tuple(
+            Stay(entries[index].path, entries[index].nbytes, why) for index, why in sorted(self.reasons.items())
+        )
 
     def archived(self) -> Plan:
         """The same, keeping nothing of the state alive."""
@@ -202,7 +204,7 @@ class Plan(Result):
     @property
     def tensors(self) -> int:
         """How many tensors would move."""
-        return sum(1 for _ in self.moves.slots())
+        return sum(1 for _ in self.moves.indices())
 
 
 # The digest of what a tensor shows: two sums over its elements, one of them weighted by position.

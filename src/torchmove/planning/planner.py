@@ -15,8 +15,8 @@ from torchmove.internals.metadata import has_storage
 from torchmove.internals.modes import makes_fakes
 from torchmove.internals.views import packed
 from torchmove.planning.keep import Keep
-from torchmove.planning.placement import Places
-from torchmove.planning.plan import Moves, Plan, Refusal, Repoint, Room
+from torchmove.planning.placement import TensorPlaces
+from torchmove.planning.plan import MemoryNeed, Moves, Plan, Refusal, Repoint
 from torchmove.planning.refusals import (
     FAKES,
     Course,
@@ -31,9 +31,9 @@ from torchmove.planning.refusals import (
     sub_byte_refusals,
     torn_refusal,
 )
-from torchmove.surveying.inventory import DeviceValue, Inventory
+from torchmove.surveying.inventory import Inventory, RememberedDevice
 from torchmove.surveying.paths import ATTRIBUTE, CELL, ITEM, KEY, Path
-from torchmove.surveying.tensors import Slots
+from torchmove.surveying.tensors import StateTensors
 
 FreeBytes = Callable[[torch.device], int | None]
 
@@ -57,21 +57,21 @@ def make_plan(
 ) -> Plan:
     """Plan the move of an inventory to a target. `fresh`: onto new storages even where it is there already. `rests`:
     nothing will compute with it there."""
-    places = Places(inventory, target, keep)
+    places = TensorPlaces(inventory, target, keep)
     placement = places.all() if back is None else back.placement
     moves, refusals = _moves(inventory, placement, fresh)
-    rooms = tuple(_rooms(moves, inventory.slots, free_bytes))
+    rooms = tuple(_rooms(moves, inventory.tensors, free_bytes))
     course = Course(target, moves, fresh, rests)
     repoints, stuck = _repoints(inventory, keep, moves, target) if back is None else (back.repoints, [])
     notes = [*notes_of(inventory, keep, course, stuck)]
     refusals += refusals_of(inventory, keep, course)
-    refusals += mps_refusals(inventory.slots, moves) if target.type == "mps" else ()
+    refusals += mps_refusals(inventory.tensors, moves) if target.type == "mps" else ()
     refusals += room_refusals(rooms)
     refusals += keep_refusals(inventory, keep)
     refusals += [FAKES] if moves and makes_fakes() else []
     if moves and not has_storage(target.type):
-        refusals += mixed_dtype_refusals(inventory.slots, moves)
-        refusals += sub_byte_refusals(inventory.slots, moves)
+        refusals += mixed_dtype_refusals(inventory.tensors, moves)
+        refusals += sub_byte_refusals(inventory.tensors, moves)
         notes.append(no_storages_note(target))
     homes = {home for home, _ in moves.ways}
     notes += [no_storages_note(home) for home in homes if not has_storage(home.type)]
@@ -82,35 +82,39 @@ def make_plan(
         reasons=places.why if back is None else {},
         repoints=tuple(repoints),
         refusals=tuple(refusals),
-        notes=(*notes, *places.native.notes(), *shared_memory_notes(inventory.slots, moves)),
+        notes=(*notes, *places.native.notes(), *shared_memory_notes(inventory.tensors, moves)),
         rooms=rooms,
         placement=placement,
     )
 
 
 def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool) -> tuple[Moves, list[Refusal]]:
-    blocks = inventory.blocks
-    firsts: Sequence[int] = blocks.firsts
+    storages = inventory.storages
+    firsts: Sequence[int] = storages.firsts
     if not fresh:
-        leaves = list(map(ne, placement, blocks.looks.devices))
+        leaves = list(map(ne, placement, storages.metadata.devices))
         firsts = [first for first in firsts if leaves[first]]
-    torn = {block.slots[0]: block for block in blocks.shared() if len({placement[index] for index in block.slots}) > 1}
+    torn = {
+        storage.indices[0]: storage
+        for storage in storages.shared()
+        if len({placement[index] for index in storage.indices}) > 1
+    }
     if torn:
         firsts = [first for first in firsts if first not in torn]
-    return Moves(blocks, firsts, placement), [
-        torn_refusal(inventory.slots, block, placement) for block in torn.values()
+    return Moves(storages, firsts, placement), [
+        torn_refusal(inventory.tensors, storage, placement) for storage in torn.values()
     ]
 
 
-def _rooms(moves: Moves, slots: Slots, free_bytes: FreeBytes) -> Iterator[Room]:
+def _rooms(moves: Moves, entries: StateTensors, free_bytes: FreeBytes) -> Iterator[MemoryNeed]:
     nbytes = list(moves.nbytes)
-    for index, block in moves.special():
-        nbytes[index] = slots.looks.nbytes[block.slots[0]] if block.opaque else packed(block.spans)[1]
+    for index, storage in moves.special():
+        nbytes[index] = entries.metadata.nbytes[storage.indices[0]] if storage.opaque else packed(storage.spans)[1]
     needs: defaultdict[torch.device, int] = defaultdict(int)
     for (_, target), indices in moves.ways.items():
         needs[target] += sum([nbytes[index] for index in indices])
     for device, size in needs.items():
-        yield Room(device, size, free_bytes(device))
+        yield MemoryNeed(device, size, free_bytes(device))
 
 
 _Stuck = tuple[str, Path, str]  # a code, a path, and what there is to say
@@ -135,11 +139,11 @@ def _repoints(
 
 
 def _left_homes(
-    inventory: Inventory, values: Sequence[DeviceValue], moves: Moves, target: torch.device
+    inventory: Inventory, values: Sequence[RememberedDevice], moves: Moves, target: torch.device
 ) -> set[torch.device]:
     """The devices that something leaves for the target. A state without tensors (a metric that has counted nothing yet)
     is where it says it is, if it says one thing."""
-    if inventory.slots or inventory.shells:
+    if inventory.tensors or inventory.composites:
         return {home for home, place in moves.ways if place == target != home}
     said = {value.device for value in values if value.device.type != "meta"}
     one = next(iter(said), target)
@@ -147,7 +151,7 @@ def _left_homes(
     return {one} if is_elsewhere else set()
 
 
-def _can_be_set(value: DeviceValue, target: torch.device) -> bool:
+def _can_be_set(value: RememberedDevice, target: torch.device) -> bool:
     if value.how is KEY:
         return target not in value.holder  # there is an entry for that device already: two cannot be one
     if value.how is ITEM:
@@ -155,7 +159,7 @@ def _can_be_set(value: DeviceValue, target: torch.device) -> bool:
     return value.how in (ATTRIBUTE, CELL) and not isinstance(value.holder, (tuple, set, frozenset))
 
 
-def _like(value: DeviceValue, target: torch.device) -> torch.device | str | int:
+def _like(value: RememberedDevice, target: torch.device) -> torch.device | str | int:
     """A device stays a device, a name a name (without an index, if it had none and none is needed), an index an index
     among the devices of its kind."""
     if isinstance(value.value, torch.device):

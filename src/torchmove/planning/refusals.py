@@ -17,11 +17,11 @@ from torchmove.formatting import counted, readable_bytes
 from torchmove.internals.metadata import SUB_BYTE, has_storage, in_shared_memory
 from torchmove.internals.storages import storage_device
 from torchmove.planning.keep import Keep
-from torchmove.planning.plan import Moves, Note, Refusal, Room
-from torchmove.surveying.inventory import Inventory, Shell, Told
+from torchmove.planning.plan import MemoryNeed, Moves, Note, Refusal
+from torchmove.surveying.inventory import Composite, FoundDiagnostic, Inventory
 from torchmove.surveying.paths import Path
-from torchmove.surveying.storages import Block
-from torchmove.surveying.tensors import Slots
+from torchmove.surveying.storages import StateStorage
+from torchmove.surveying.tensors import StateTensors
 
 
 class Course(NamedTuple):
@@ -34,14 +34,18 @@ class Course(NamedTuple):
 
 
 def refusals_of(inventory: Inventory, keep: Keep, course: Course) -> Iterator[Refusal]:
-    moving = frozenset(course.moves.slots() if inventory.told else ())
-    for told in inventory.told:
-        path, about, fact = told
-        if fact.code[0] == "R" and not keep.has(about, (path,)) and _is_in_the_way(told, inventory, moving, course):
-            remedy = fact.remedy
+    moving = frozenset(course.moves.indices() if inventory.diagnostics else ())
+    for told in inventory.diagnostics:
+        path, about, diagnostic = told
+        if (
+            diagnostic.code[0] == "R"
+            and not keep.has(about, (path,))
+            and _is_in_the_way(told, inventory, moving, course)
+        ):
+            remedy = diagnostic.remedy
             if issubclass(type(about), DistributedDataParallel):
                 remedy = _rewrapping(told, inventory, course.target) or remedy
-            yield Refusal(fact.code, str(path), fact.why, remedy)
+            yield Refusal(diagnostic.code, str(path), diagnostic.why, remedy)
     yield from () if course.rests else _stranded(inventory, course)
 
 
@@ -49,15 +53,15 @@ def refusals_of(inventory: Inventory, keep: Keep, course: Course) -> Iterator[Re
 _GRAPH_CODES = {"R032", "R033"}
 
 
-def _is_in_the_way(told: Told, inventory: Inventory, moving: frozenset[int], course: Course) -> bool:
-    _, about, fact = told
+def _is_in_the_way(told: FoundDiagnostic, inventory: Inventory, moving: frozenset[int], course: Course) -> bool:
+    _, about, diagnostic = told
     index = inventory.number.get(id(about))  # a tensor made of others has none
-    if fact.code in _GRAPH_CODES and index is not None:
+    if diagnostic.code in _GRAPH_CODES and index is not None:
         return index in moving
-    if fact.code == "R047":
+    if diagnostic.code == "R047":
         return course.fresh or storage_device(about) != course.target
-    if fact.device is not None:
-        return not course.rests and _is_left(fact.device, course)
+    if diagnostic.device is not None:
+        return not course.rests and _is_left(diagnostic.device, course)
     return True
 
 
@@ -65,13 +69,13 @@ def _is_left(device: torch.device, course: Course) -> bool:
     return any(is_same_device(device, home) for home, place in course.moves.ways if home != place)
 
 
-def _rewrapping(told: Told, inventory: Inventory, target: torch.device) -> str:
+def _rewrapping(told: FoundDiagnostic, inventory: Inventory, target: torch.device) -> str:
     """The call of `tm.rewrap` that does what was asked for: with the wrapper, and all that was given with it."""
-    wrappers = [each for each in inventory.told if issubclass(type(each.about), DistributedDataParallel)]
+    wrappers = [each for each in inventory.diagnostics if issubclass(type(each.subject), DistributedDataParallel)]
     around = {_root_of(each.path) for each in wrappers}
     others = [name for name in inventory.roots if name not in around]
     # Of an object that holds the wrapper, what hangs on the model is given by itself.
-    mine = {*map(id, told.about.module.parameters())}
+    mine = {*map(id, told.subject.module.parameters())}
     for holder, path in inventory.holders.values():
         if issubclass(type(holder), Optimizer) and path.before is not None and _root_of(path) in around:
             trained = (each for group in holder.param_groups for each in group["params"])
@@ -89,11 +93,11 @@ def _root_of(path: Path) -> Any:
 
 def _stranded(inventory: Inventory, course: Course) -> Iterator[Refusal]:
     """Distributed tensors on an accelerator that their mesh is not on: nothing there computes with them."""
-    for (mesh, place), shells in _away_from_mesh(inventory, course).items():
+    for (mesh, place), composites in _away_from_mesh(inventory, course).items():
         if place != "cpu":
             why = f"its device mesh is on {mesh}: on {place} its shards would meet {mesh} tensors and collectives"
-            remedy = _REBUILD.format(place=place, shape=tuple(shells[0].tensor.device_mesh.shape))  # type: ignore[attr-defined]
-            yield Refusal("R048", _counted([shell.path for shell in shells]), why, remedy)
+            remedy = _REBUILD.format(place=place, shape=tuple(composites[0].tensor.device_mesh.shape))  # type: ignore[attr-defined]
+            yield Refusal("R048", _counted([composite.path for composite in composites]), why, remedy)
 
 
 _REBUILD = (
@@ -102,16 +106,20 @@ _REBUILD = (
 )
 
 
-def _away_from_mesh(inventory: Inventory, course: Course) -> dict[tuple[str, str], list[Shell]]:
+def _away_from_mesh(inventory: Inventory, course: Course) -> dict[tuple[str, str], list[Composite]]:
     """The distributed tensors that move away from where their mesh is, by the kinds of the two devices."""
-    found: defaultdict[tuple[str, str], list[Shell]] = defaultdict(list)
-    moving = {id(inventory.slots.tensors[index]): index for index in course.moves.slots()} if inventory.shells else {}
-    for shell in inventory.shells:
-        mesh: Any = getattr(shell.tensor, "device_mesh", None)
+    found: defaultdict[tuple[str, str], list[Composite]] = defaultdict(list)
+    moving = (
+        {id(inventory.tensors.objects[index]): index for index in course.moves.indices()}
+        if inventory.composites
+        else {}
+    )
+    for composite in inventory.composites:
+        mesh: Any = getattr(composite.tensor, "device_mesh", None)
         if mesh is not None:
-            places = {course.moves.placement[moving[id(part)]].type for part in shell.parts if id(part) in moving}
+            places = {course.moves.placement[moving[id(part)]].type for part in composite.parts if id(part) in moving}
             for place in places - {mesh.device_type}:
-                found[mesh.device_type, place].append(shell)
+                found[mesh.device_type, place].append(composite)
     return found
 
 
@@ -123,17 +131,19 @@ def notes_of(
 ) -> Iterator[Note]:
     """Those of the readers, and `others`: code, path and what there is to say. One for all that say the same."""
     alike: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
-    moving = frozenset(course.moves.slots() if inventory.told else ())
+    moving = frozenset(course.moves.indices() if inventory.diagnostics else ())
     for code, path, why in others:
         alike[code, why].append(path)
-    for path, about, fact in inventory.told:
-        stays = fact.code == "N061" and id(about) in inventory.number and inventory.number[id(about)] not in moving
-        if fact.code[0] == "N" and not stays and not keep.has(about, (path,)):
-            alike[fact.code, fact.why].append(path)
-    for (mesh, place), shells in _away_from_mesh(inventory, course).items() if not course.rests else ():
+    for path, about, diagnostic in inventory.diagnostics:
+        stays = (
+            diagnostic.code == "N061" and id(about) in inventory.number and inventory.number[id(about)] not in moving
+        )
+        if diagnostic.code[0] == "N" and not stays and not keep.has(about, (path,)):
+            alike[diagnostic.code, diagnostic.why].append(path)
+    for (mesh, place), composites in _away_from_mesh(inventory, course).items() if not course.rests else ():
         if place == "cpu":
             why = f"its device mesh is on {mesh}: move it back there before the next forward"
-            alike["N048", why] += [shell.path for shell in shells]
+            alike["N048", why] += [composite.path for composite in composites]
     for (code, why), paths in alike.items():
         yield Note(code, _counted(paths), why)
 
@@ -147,18 +157,15 @@ FAKES = Refusal("R014", "FakeTensorMode", "it is on: copies would be fakes witho
 _NOT_ON_MPS = {torch.float64, torch.complex128}
 
 
-def torn_refusal(slots: Slots, block: Block, placement: Sequence[torch.device]) -> Refusal:
-    first = block.slots[0]
-    other = next(index for index in block.slots if placement[index] != placement[first])
-    return Refusal(
-        "R041",
-        str(slots[first].path),
-        f"shares memory with {slots[other].path}, but one goes to {placement[first]}, the other to {placement[other]}",
-        "keep both or neither, or clone one of them first",
-    )
+def torn_refusal(entries: StateTensors, storage: StateStorage, placement: Sequence[torch.device]) -> Refusal:
+    first = storage.indices[0]
+    other = next(index for index in storage.indices if placement[index] != placement[first])
+    where = f"one goes to {placement[first]}, the other to {placement[other]}"
+    why = f"shares memory with {entries[other].path}, but {where}"
+    return Refusal("R041", str(entries[first].path), why, "keep both or neither, or clone one of them first")
 
 
-def room_refusals(rooms: Sequence[Room]) -> Iterator[Refusal]:
+def room_refusals(rooms: Sequence[MemoryNeed]) -> Iterator[Refusal]:
     for room in rooms:
         if room.has_bytes is not None and room.has_bytes < room.needs_bytes:
             missing = room.needs_bytes - room.has_bytes
@@ -170,12 +177,12 @@ def room_refusals(rooms: Sequence[Room]) -> Iterator[Refusal]:
             )
 
 
-def mps_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
-    for index in moves.slots():
-        slot = slots[index]
-        if slot.tensor.dtype in _NOT_ON_MPS and moves.placement[index].type == "mps":
-            convert = ".to(torch.complex64)" if slot.tensor.dtype.is_complex else ".float()"
-            yield Refusal("R040", str(slot.path), f"mps has no {slot.tensor.dtype}", f"convert it first: {convert}")
+def mps_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
+    for index in moves.indices():
+        entry = entries[index]
+        if entry.tensor.dtype in _NOT_ON_MPS and moves.placement[index].type == "mps":
+            convert = ".to(torch.complex64)" if entry.tensor.dtype.is_complex else ".float()"
+            yield Refusal("R040", str(entry.path), f"mps has no {entry.tensor.dtype}", f"convert it first: {convert}")
 
 
 def no_storages_note(device: torch.device) -> Note:
@@ -184,32 +191,32 @@ def no_storages_note(device: torch.device) -> Note:
     )
 
 
-def shared_memory_notes(slots: Slots, moves: Moves) -> Iterator[Note]:
+def shared_memory_notes(entries: StateTensors, moves: Moves) -> Iterator[Note]:
     # Of other memory than the host's, torch says that it is shared, or not, for reasons of its own.
     on_host = [some for (home, _), some in moves.ways.items() if home.type == "cpu"]
     firsts = [moves.firsts[index] for some in on_host for index in some if moves.nbytes[index]]
-    shared = [*compress(firsts, in_shared_memory([slots.tensors[first] for first in firsts]))]
+    shared = [*compress(firsts, in_shared_memory([entries.objects[first] for first in firsts]))]
     if shared:
         others = f" and {counted(len(shared) - 1, 'other')}" if len(shared) > 1 else ""
         why = "other processes can see it, and keep what was there; share_memory_() what shall be seen after the move"
-        yield Note("N042", f"{slots[shared[0]].path}{others}", f"is in shared memory: {why}")
+        yield Note("N042", f"{entries[shared[0]].path}{others}", f"is in shared memory: {why}")
 
 
-def mixed_dtype_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
-    for index, block in moves.special():
-        first, *others = (slots[each] for each in block.slots)
+def mixed_dtype_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
+    for index, storage in moves.special():
+        first, *others = (entries[each] for each in storage.indices)
         for other in others:
             if other.tensor.dtype != first.tensor.dtype:
                 why = f"shares memory with {first.path} of another dtype, which {moves[index].target.type} cannot"
                 yield Refusal("R043", str(other.path), why, "clone one of them first")
 
 
-def sub_byte_refusals(slots: Slots, moves: Moves) -> Iterator[Refusal]:
-    for index in moves.slots():
-        dtype, place = slots.looks.dtypes[index], moves.placement[index]
+def sub_byte_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
+    for index in moves.indices():
+        dtype, place = entries.metadata.dtypes[index], moves.placement[index]
         if dtype in SUB_BYTE and not has_storage(place.type):
             why = f"is {dtype}, which torch copies to no device without storages, such as {place.type}"
-            yield Refusal("R044", str(slots[index].path), why, "view it as torch.uint8 first: .view(torch.uint8)")
+            yield Refusal("R044", str(entries[index].path), why, "view it as torch.uint8 first: .view(torch.uint8)")
 
 
 def keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
@@ -217,14 +224,14 @@ def keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
     if not (keep.patterns or keep.roots):
         return
     remedy = "print(tm.survey(...)) shows the paths"
-    here = [slot.path for slot in inventory.slots] + [
+    here = [entry.path for entry in inventory.tensors] + [
         path for paths in inventory.other_paths.values() for path in paths
     ]
     here += [path for _, path in inventory.holders.values()] + [value.path for value in inventory.device_values]
     for pattern, fits in keep.patterns.items():
         if not any(fits(path) for path in here):
             yield Refusal("R011", f"keep={pattern!r}", "no path matches it", remedy)
-    known = {*map(id, inventory.slots.tensors)} | {id(shell.tensor) for shell in inventory.shells}
+    known = {*map(id, inventory.tensors.objects)} | {id(composite.tensor) for composite in inventory.composites}
     for name, value in keep.roots.items():
         if id(value) not in known and id(value) not in inventory.holders and not _shares_any(inventory, value):
             yield Refusal("R011", f"keep={name}", "this object is not part of the state", remedy)

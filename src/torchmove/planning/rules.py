@@ -16,7 +16,7 @@ import torch
 from torch import optim
 
 from torchmove.surveying.helpers import HELPERS, HelperRule, Place
-from torchmove.surveying.tensors import Slot
+from torchmove.surveying.tensors import StateTensor
 
 Group = Mapping[str, Any]
 Rule = Callable[[Group], Place]
@@ -104,8 +104,8 @@ def _first(rules: Mapping[tuple[type, str], Rule], kind: type, key: str) -> Rule
     return next((rules[base, key] for base in kind.__mro__ if (base, key) in rules), None)
 
 
-def is_rng_state(slot: Slot) -> bool:
+def is_rng_state(entry: StateTensor) -> bool:
     """The state of a random number generator: bytes that torch takes back from the CPU only."""
-    if slot.tensor.dtype is not torch.uint8 or slot.tensor.dim() != 1:
+    if entry.tensor.dtype is not torch.uint8 or entry.tensor.dim() != 1:
         return False
-    return slot.nbytes == _RNG_STATE_BYTES or any("rng" in name.lower() for name in slot.path.names())
+    return entry.nbytes == _RNG_STATE_BYTES or any("rng" in name.lower() for name in entry.path.names())

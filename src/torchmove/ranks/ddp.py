@@ -13,7 +13,7 @@ from torchmove.chain import Device, move_named
 from torchmove.errors import MoveRefused
 from torchmove.internals.ddp import remove_autograd_hooks
 from torchmove.internals.frames import frame
-from torchmove.moving.agreement import council_among
+from torchmove.moving.agreement import agreement_among
 from torchmove.planning.plan import Refusal
 from torchmove.surveying.names import names_of
 
@@ -49,7 +49,7 @@ def rewrap(model: DistributedDataParallel, *objects: Any, to: Device, progress: 
     inside: nn.Module = model.module
     named = {"model.module": inside}
     named |= names_of([each for each in objects if each is not inside], frame(0).f_back)
-    council = council_among(distributed.get_process_group_ranks(model.process_group))
+    council = agreement_among(distributed.get_process_group_ranks(model.process_group))
     before = next((parameter.device for parameter in inside.parameters()), torch.device("cpu"))
     receipt = move_named(named, to, progress=progress, council=council)
     try:

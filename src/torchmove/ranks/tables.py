@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import distributed
 
-from torchmove.moving.agreement import Council, council_among, council_of
+from torchmove.moving.agreement import Agreement, agreement_among, agreement_of
 from torchmove.moving.receipt import Receipt
 from torchmove.parking.park import Parked
 from torchmove.planning.plan import Plan
@@ -57,12 +57,16 @@ def by_rank(report: Plan | Receipt | Parked) -> ByRank:
     return ByRank(tuple(sorted(rows, key=lambda each: (-(each["seconds"] or 0), each["rank"]))))
 
 
-def _council(report: Plan | Receipt | Parked) -> Council | None:
+def _council(report: Plan | Receipt | Parked) -> Agreement | None:
     plan = report if isinstance(report, Plan) else _receipt(report).plan
-    known = council_of(plan.inventory) if any(shell.tensor is not None for shell in plan.inventory.shells) else None
+    known = (
+        agreement_of(plan.inventory)
+        if any(composite.tensor is not None for composite in plan.inventory.composites)
+        else None
+    )
     if known is not None or not distributed.is_initialized():
         return known
-    return council_among(range(distributed.get_world_size()))
+    return agreement_among(range(distributed.get_world_size()))
 
 
 def _receipt(report: Receipt | Parked) -> Receipt:

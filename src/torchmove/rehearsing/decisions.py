@@ -278,11 +278,11 @@ class Decided:
         for name, value in self._variables():
             if isinstance(value, torch.optim.Optimizer):
                 there |= self._made_there(name, value, there)
-        for shell in inventory.shells:
-            if id(shell.tensor) in there:
-                there |= {*map(id, shell.parts)}
+        for composite in inventory.composites:
+            if id(composite.tensor) in there:
+                there |= {*map(id, composite.parts)}
         self.there = there
-        return (index for index, slot in enumerate(inventory.slots) if id(slot.tensor) in there)
+        return (index for index, entry in enumerate(inventory.tensors) if id(entry.tensor) in there)
 
     def remembered(self, inventory: Inventory) -> list[Repoint]:
         """The devices that modules which were sent remember by the code of a library."""

@@ -42,7 +42,7 @@ from torchmove.rehearsing.shapes import (
     without_bytes,
 )
 from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves, mapped
-from torchmove.surveying.composites import is_window
+from torchmove.surveying.composites import is_view_of_storage
 
 aten = torch.ops.aten
 Tell = Callable[[Any, str, Line], None]  # a stray, the operation, and where
@@ -617,8 +617,8 @@ def _has_stand_in(each: Any) -> bool:
     if type(each) is Tensor:
         if is_functorch_tensor(each):
             raise NotFollowed("torch.func's transforms wrap tensors, and a rehearsal cannot look inside")
-        return is_window(each)
-    return not is_lazy(each) and is_window(each)
+        return is_view_of_storage(each)
+    return not is_lazy(each) and is_view_of_storage(each)
 
 
 def _named(func: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:

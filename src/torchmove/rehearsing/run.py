@@ -340,8 +340,8 @@ class _Rehearsing:
         inventory = survey_objects(self.named)
         self.choose_values(inventory)
         self.with_attributes = {
-            next(inventory.slots[index].path.steps()).what
-            for index, role in enumerate(inventory.slots.roles())
+            next(inventory.tensors[index].path.steps()).what
+            for index, role in enumerate(inventory.tensors.roles())
             if role not in _OF_MODULES
         }
         self.is_off = switched_off_by(self.around, inventory, self.caller, self.home)
@@ -366,9 +366,9 @@ class _Rehearsing:
             set_up(inventory, self.stage, places, origin_of, undo)
 
     def choose_values(self, inventory: Inventory) -> None:
-        looks = inventory.slots.looks
-        self.has_values = all(device.type != "meta" for device in looks.devices)
-        self.state_bytes = sum(dict(zip(looks.storages, looks.storage_bytes, strict=True)).values())
+        metadata = inventory.tensors.metadata
+        self.has_values = all(device.type != "meta" for device in metadata.devices)
+        self.state_bytes = sum(dict(zip(metadata.storage_ids, metadata.storage_bytes, strict=True)).values())
         if self.options.data == "auto" and self.has_values and self.state_bytes <= _SMALL:
             self.stage.real = True
             self.values = "real"
@@ -400,10 +400,10 @@ class _Rehearsing:
         )
         decided.apply(undo)
         sent = {
-            id(inventory.slots.tensors[index]) for index in decided.sent(inventory, {*self.outside}, self.parameters)
+            id(inventory.tensors.objects[index]) for index in decided.sent(inventory, {*self.outside}, self.parameters)
         }
         places.update(dict.fromkeys(sent, self.home))
-        self.stage.sent = decided.there - {*map(id, inventory.slots.tensors)}
+        self.stage.sent = decided.there - {*map(id, inventory.tensors.objects)}
         repoint_all(decided.remembered(inventory), undo)
         take_accelerators(decided.of_libraries.values(), self.home, undo)
         for space, name, tensor in decided.parted:
@@ -442,25 +442,25 @@ class _Rehearsing:
         for name, own in self.outside.items():
             if not isinstance(own, (nn.Module, Optimizer)) and name.isidentifier() and decided.sends_its_own(own):
                 self.own[name] = type(own).__name__
-        for slot in inventory.slots if places_by_code else ():
-            of = slot.owner.parameter if slot.owner is not None else None
-            if next(slot.path.steps()).what in places_by_code and not {id(slot.tensor), of} & sent:
-                places[id(slot.tensor)] = CPU
+        for entry in inventory.tensors if places_by_code else ():
+            of = entry.owner.parameter if entry.owner is not None else None
+            if next(entry.path.steps()).what in places_by_code and not {id(entry.tensor), of} & sent:
+                places[id(entry.tensor)] = CPU
 
     def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:
         """Where each tensor is when the step begins, by its id."""
-        places = {id(tensor): _place(tensor.device) for tensor in inventory.slots.tensors}
+        places = {id(tensor): _place(tensor.device) for tensor in inventory.tensors.objects}
         if not self.states:
             return places
         plan = plan_for(self.states, self.home, (), lambda _: None)
         if self.options.moved_by == "torchmove":
             placed = map(place_of, plan.placement)
-            places.update(zip(map(id, plan.inventory.slots.tensors), placed, strict=True))
+            places.update(zip(map(id, plan.inventory.tensors.objects), placed, strict=True))
             repoint_all(plan.repoints, undo)
         why, refused = "tm.move refuses this state", [each for each in plan.refusals if each.code not in _NO_OBSTACLE]
         if self.options.moved_by == "to":
             why = "a rehearsal cannot look into this, or it cannot be moved"
-            registered = {str(slot.path) for slot in plan.inventory.slots if slot.role in ("parameter", "buffer")}
+            registered = {str(entry.path) for entry in plan.inventory.tensors if entry.role in ("parameter", "buffer")}
             refused = [
                 each
                 for each in refused

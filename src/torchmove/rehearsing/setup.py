@@ -21,10 +21,10 @@ from torchmove.rehearsing.device import SimulatedDevice, outside_simulation
 from torchmove.rehearsing.provenance import Origin
 from torchmove.rehearsing.restore import remember
 from torchmove.rehearsing.tensors import CPU, Itself, StandIn, place_of, swap
-from torchmove.surveying.composites import is_window
+from torchmove.surveying.composites import is_view_of_storage
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import Path
-from torchmove.surveying.storages import Block
+from torchmove.surveying.storages import StateStorage
 
 _PARTS = {"parameter": "parameters", "buffer": "parameters", "gradient": "gradients", "state": "optimizer"}
 
@@ -37,40 +37,42 @@ def set_up(
     undo: Undo,
 ) -> None:
     """Stand-ins for all tensors of an inventory, sharing memory as they do. `places`: by the tensor's id."""
-    tensors, roles = inventory.slots.tensors, inventory.slots.roles()
+    tensors, roles = inventory.tensors.objects, inventory.tensors.roles()
     gradients = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
 
     def origin_at(index: int) -> Origin | None:
         if places[id(tensors[index])] is stage.home:
             return None
-        slot = inventory.slots[index]
-        return origin_of(slot.path, slot.role, slot.tensor)
+        entry = inventory.tensors[index]
+        return origin_of(entry.path, entry.role, entry.tensor)
 
-    for block in inventory.blocks:
-        if _can_be_stood_in(block, tensors):
-            weighs = any(roles[index] in ("parameter", "gradient") for index in block.slots)
-            base = stage.storage_for(tensors[block.slots[0]], weighs=weighs)
-            for index in block.slots:
+    for storage in inventory.storages:
+        if _can_be_stood_in(storage, tensors):
+            weighs = any(roles[index] in ("parameter", "gradient") for index in storage.indices)
+            base = stage.storage_for(tensors[storage.indices[0]], weighs=weighs)
+            for index in storage.indices:
                 tensor = tensors[index]
                 standin = stage.wrap(stage.window(base, tensor), places[id(tensor)], origin_at(index))
                 standin._part = _PARTS.get(roles[index], "other tensors")
                 stage.meter.mark(standin._behind, standin._part)
                 put_in_place(tensor, standin, undo)
-        for index in block.slots:
+        for index in storage.indices:
             if is_lazy(tensors[index]):
                 stage.itself(tensors[index], places[id(tensors[index])], origin_at(index))
-    for shell in inventory.shells:  # a sparse tensor: where its parts are
-        place = next((places[id(part)] for part in shell.parts if id(part) in places), CPU)
-        origin = None if place is stage.home else origin_of(shell.path, shell.role, shell.tensor)
-        stage.itself(shell.tensor, place, origin)
+    for composite in inventory.composites:  # a sparse tensor: where its parts are
+        place = next((places[id(part)] for part in composite.parts if id(part) in places), CPU)
+        origin = None if place is stage.home else origin_of(composite.path, composite.role, composite.tensor)
+        stage.itself(composite.tensor, place, origin)
     for tensor, gradient in gradients:
         if isinstance(tensor, StandIn):
             tensor.grad = gradient
 
 
-def _can_be_stood_in(block: Block, tensors: Any) -> bool:
+def _can_be_stood_in(storage: StateStorage, tensors: Any) -> bool:
     """A sparse tensor, or one that waits for its shape, plays itself."""
-    return not block.opaque and all(not is_lazy(tensors[index]) and is_window(tensors[index]) for index in block.slots)
+    return not storage.opaque and all(
+        not is_lazy(tensors[index]) and is_view_of_storage(tensors[index]) for index in storage.indices
+    )
 
 
 def put_in_place(tensor: Tensor, standin: Tensor, undo: Undo) -> None:
@@ -110,13 +112,13 @@ def _swap(tensor: Any, other: Tensor, hooks: Any) -> None:
 
 def copies(inventory: Inventory, undo: Undo) -> None:
     """Real copies on the CPU in the place of all tensors, sharing memory as they do."""
-    tensors = inventory.slots.tensors
+    tensors = inventory.tensors.objects
     gradients = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
-    for block in (each for each in inventory.blocks if _can_be_stood_in(each, tensors)):
-        storage = tensors[block.slots[0]].untyped_storage().cpu().clone()  # type: ignore[no-untyped-call]
-        for tensor in (tensors[index] for index in block.slots):
+    for storage in (each for each in inventory.storages if _can_be_stood_in(each, tensors)):
+        memory = tensors[storage.indices[0]].untyped_storage().cpu().clone()  # type: ignore[no-untyped-call]
+        for tensor in (tensors[index] for index in storage.indices):
             data = tensor.data
-            copy = torch.empty(0, dtype=data.dtype).set_(storage, data.storage_offset(), data.size(), data.stride())
+            copy = torch.empty(0, dtype=data.dtype).set_(memory, data.storage_offset(), data.size(), data.stride())
             put_in_place(tensor, copy, undo)
     for tensor, gradient in gradients:
         tensor.grad = gradient

@@ -9,72 +9,76 @@ from typing import Any
 from torchmove.formatting import counted, listed, readable_bytes, readable_seconds
 from torchmove.internals.metadata import shape_of
 from torchmove.moving.receipt import Receipt
-from torchmove.planning.plan import Move, Plan, Refusal, Room, Stay
+from torchmove.planning.plan import MemoryNeed, Move, Plan, Refusal, Stay
 from torchmove.progress import Stage, stages_facts
 from torchmove.reporting import Report, report
 from torchmove.reporting.drawing import drawn, with_moves, with_places
-from torchmove.reporting.page import Bar, Figure, Page, Point, Points, State, Timeline
+from torchmove.reporting.page import DrawnState, Figure, Page, Point, Points, SizeBar, Timeline
 from torchmove.reporting.sheet import Sheet, Table, first_of, table
 from torchmove.surveying.inventory import Inventory
-from torchmove.surveying.tensors import Slot
+from torchmove.surveying.tensors import StateTensor
 from torchmove.verifying.verdict import Finding, Verdict
 
 
 class InventoryReport(Report[Inventory]):
     def sheet(self) -> Sheet:
         places = listed([f"{readable_bytes(size)} on {device}" for device, size in self.result.devices().items()])
-        count = f"{counted(len(self.result.slots), 'tensor')} in {counted(len(self.result.blocks), 'storage')}"
-        rows = (self._row(slot) for slot in self.result.slots)
+        count = f"{counted(len(self.result.tensors), 'tensor')} in {counted(len(self.result.storages), 'storage')}"
+        rows = (self._row(entry) for entry in self.result.tensors)
         columns = ("path", "role", "device", "dtype", "shape", "bytes", "shares with")
         return Sheet(
             f"{listed(self.result.roots)}: {count}" + (f", {places}" if places else ""),
-            first_of([f"{told.fact.code}  {told.path}: {told.fact.why}" for told in self.result.told]),
-            (table("tensors", columns, rows, total=len(self.result.slots)),),
+            first_of(
+                [f"{told.diagnostic.code}  {told.path}: {told.diagnostic.why}" for told in self.result.diagnostics]
+            ),
+            (table("tensors", columns, rows, total=len(self.result.tensors)),),
         )
 
     def page(self) -> Page:
         figures = [
-            Figure("tensors", f"{len(self.result.slots):,}", f"in {counted(len(self.result.blocks), 'storage')}"),
+            Figure("tensors", f"{len(self.result.tensors):,}", f"in {counted(len(self.result.storages), 'storage')}"),
             *(Figure(f"on {device}", readable_bytes(size)) for device, size in self.result.devices().items()),
         ]
-        told = tuple(Point(fact.code, str(path), fact.why, fact.remedy) for path, _, fact in self.result.told)
-        points = (Points("Worth knowing", told),)
+        found = (Point(each.code, str(path), each.why, each.remedy) for path, _, each in self.result.diagnostics)
+        points = (Points("Worth knowing", tuple(found)),)
         return Page(
             "Inventory", listed(self.result.roots), figures=tuple(figures), points=points, state=drawn(self.result)
         )
 
-    def _row(self, slot: Slot) -> tuple[object, ...]:
+    def _row(self, entry: StateTensor) -> tuple[object, ...]:
         # That an optimizer has the parameter too goes without saying.
-        also = [path for path in self.result.other_paths.get(id(slot.tensor), ()) if "param_groups" not in path.names()]
-        shares = [*self.result.sharing(slot), *(f"is {path}" for path in also[:2])]
+        also = [
+            path for path in self.result.other_paths.get(id(entry.tensor), ()) if "param_groups" not in path.names()
+        ]
+        shares = [*self.result.sharing(entry), *(f"is {path}" for path in also[:2])]
         left_out = len(shares[2:]) + len(also[2:])
         shown = ", ".join(map(str, shares[:2])) + (f" (+{left_out})" if left_out else "")
-        dtype = str(slot.tensor.dtype).removeprefix("torch.")
-        return slot.path, slot.role, slot.device, dtype, tuple(shape_of(slot.tensor)), slot.nbytes, shown
+        dtype = str(entry.tensor.dtype).removeprefix("torch.")
+        return entry.path, entry.role, entry.device, dtype, tuple(shape_of(entry.tensor)), entry.nbytes, shown
 
     def facts(self) -> dict[str, Any]:
         return {
             "roots": list(self.result.roots),
-            "tensors": [self._slot_facts(slot) for slot in self.result.slots],
+            "tensors": [self._slot_facts(entry) for entry in self.result.tensors],
             "storages": [
-                {"device": str(block.device), "bytes": block.nbytes, "tensors": list(block.slots)}
-                for block in self.result.blocks
+                {"device": str(storage.device), "bytes": storage.nbytes, "tensors": list(storage.indices)}
+                for storage in self.result.storages
             ],
             "devices": {str(device): size for device, size in self.result.devices().items()},
             "device_values": [{"path": str(v.path), "value": str(v.value)} for v in self.result.device_values],
-            "facts": [{"path": str(told.path), **told.fact._asdict()} for told in self.result.told],
+            "facts": [{"path": str(told.path), **told.diagnostic._asdict()} for told in self.result.diagnostics],
         }
 
-    def _slot_facts(self, slot: Slot) -> dict[str, Any]:
+    def _slot_facts(self, entry: StateTensor) -> dict[str, Any]:
         return {
-            "path": str(slot.path),
-            "also": [str(path) for path in self.result.other_paths.get(id(slot.tensor), ())],
-            "role": slot.role,
-            "device": str(slot.device),
-            "dtype": str(slot.tensor.dtype),
-            "shape": list(shape_of(slot.tensor)),
-            "bytes": slot.nbytes,
-            "requires_grad": slot.tensor.requires_grad,
+            "path": str(entry.path),
+            "also": [str(path) for path in self.result.other_paths.get(id(entry.tensor), ())],
+            "role": entry.role,
+            "device": str(entry.device),
+            "dtype": str(entry.tensor.dtype),
+            "shape": list(shape_of(entry.tensor)),
+            "bytes": entry.nbytes,
+            "requires_grad": entry.tensor.requires_grad,
         }
 
 
@@ -116,14 +120,14 @@ class PlanReport(Report[Plan]):
             figures=figures,
             points=(
                 Points("Refused", tuple(_refusal_point(each) for each in self.result.refusals), "bad"),
-                *self.told(),
+                *self.notes(),
             ),
             bars=tuple(map(_room_bar, self.result.rooms)),
             tables=self.page_tables(),
             state=self.drawn(),
         )
 
-    def told(self) -> tuple[Points, ...]:
+    def notes(self) -> tuple[Points, ...]:
         notes = (Point(note.code, note.path, note.why) for note in self.result.notes)
         points = (
             Point("", str(point.value.path), f"{point.value.value!s} to {point.new!s}")
@@ -139,27 +143,27 @@ class PlanReport(Report[Plan]):
         moves = table("What moves", ("from", "to", "storages", "size"), rows, total=len(rows))
         return moves, stays_table(self.result.stays, title="What stays, and why", size=readable_bytes)
 
-    def drawn(self) -> State:
+    def drawn(self) -> DrawnState:
         """The tensors, before and after."""
         state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"))
-        return with_moves(state, self.result.moves.slots(), self.result.reasons)
+        return with_moves(state, self.result.moves.indices(), self.result.reasons)
 
     def _row(self, move: Move) -> tuple[object, ...]:
-        first = self.result.inventory.slots[move.block.slots[0]]
-        return first.path, move.block.device, move.target, move.block.nbytes, len(move.block.slots)
+        first = self.result.inventory.tensors[move.storage.indices[0]]
+        return first.path, move.storage.device, move.target, move.storage.nbytes, len(move.storage.indices)
 
     def facts(self) -> dict[str, Any]:
-        slots = self.result.inventory.slots
+        entries = self.result.inventory.tensors
         return {
             "target": str(self.result.target),
             "ok": self.result.ok,
             "bytes": self.result.nbytes,
             "moves": [
                 {
-                    "paths": [str(slots[index].path) for index in move.block.slots],
-                    "from": str(move.block.device),
+                    "paths": [str(entries[index].path) for index in move.storage.indices],
+                    "from": str(move.storage.device),
                     "to": str(move.target),
-                    "bytes": move.block.nbytes,
+                    "bytes": move.storage.nbytes,
                 }
                 for move in self.result.moves
             ],
@@ -190,11 +194,11 @@ def _refusal_point(refusal: Refusal) -> Point:
     return Point(refusal.code, refusal.path, refusal.why, refusal.remedy)
 
 
-def _room_bar(room: Room) -> Bar:
+def _room_bar(room: MemoryNeed) -> SizeBar:
     parts = [("needed", room.needs_bytes)]
     if room.has_bytes is not None:
         parts.append(("free besides", max(0, room.has_bytes - room.needs_bytes)))
-    return Bar(f"Room on {room.device}", tuple(parts))
+    return SizeBar(f"Room on {room.device}", tuple(parts))
 
 
 def stays_table(
@@ -248,7 +252,7 @@ def _finding_point(finding: Finding) -> Point:
 class ReceiptReport(Report[Receipt]):
     def sheet(self) -> Sheet:
         plan, roots = self.result.plan, listed(self.result.plan.inventory.roots)
-        if not plan.inventory.slots:
+        if not plan.inventory.tensors:
             title = f"{roots}: no tensors found, " + ("devices re-pointed" if plan.repoints else "nothing moved")
         elif not plan.moves:
             title = f"{roots}: all on {plan.target} already, nothing moved"
@@ -271,7 +275,7 @@ class ReceiptReport(Report[Receipt]):
             "Receipt",
             f"{roots}: moved to {plan.target}" if plan.moves else f"{roots}: nothing had to move to {plan.target}",
             figures=tuple(self._figures()),
-            points=(Points("Still held on the old device", held), *planned.told()),
+            points=(Points("Still held on the old device", held), *planned.notes()),
             timeline=self._timeline(),
             tables=planned.page_tables(),
             state=planned.drawn(),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchmove.reporting.page import State, Tree
+from torchmove.reporting.page import DrawnState, Tree
 from torchmove.surveying.paths import KEYED, Path
 
 if TYPE_CHECKING:
@@ -89,22 +89,22 @@ class _Growing:
         return "".join(reversed(text))
 
 
-def drawn(inventory: Inventory) -> State:
+def drawn(inventory: Inventory) -> DrawnState:
     """The tensors as they are. A plan adds where they go."""
-    slots, looks, growing = inventory.slots, inventory.slots.looks, _Growing()
-    devices = _devices(looks.devices)
-    node = [growing.leaf(slot.path) for slot in slots]
-    roles, role = indexed(slots.roles())
-    dtypes, dtype = indexed(looks.dtypes)
-    shapes, shape = indexed(looks.shapes)
-    return State(
+    entries, metadata, growing = inventory.tensors, inventory.tensors.metadata, _Growing()
+    devices = _devices(metadata.devices)
+    node = [growing.leaf(entry.path) for entry in entries]
+    roles, role = indexed(entries.roles())
+    dtypes, dtype = indexed(metadata.dtypes)
+    shapes, shape = indexed(metadata.shapes)
+    return DrawnState(
         tree=growing.tree,
         node=node,
-        nbytes=looks.nbytes,
+        nbytes=metadata.nbytes,
         roles=roles,
         role=role,
         devices=list(map(str, devices)),
-        device=_places(devices, looks.devices),
+        device=_places(devices, metadata.devices),
         dtypes=[str(each).removeprefix("torch.") for each in dtypes],
         dtype=dtype,
         shapes=[str(list(each)) for each in shapes],
@@ -114,7 +114,7 @@ def drawn(inventory: Inventory) -> State:
     )
 
 
-def with_places(state: State, placement: Sequence[torch.device], words: tuple[str, str]) -> State:
+def with_places(state: DrawnState, placement: Sequence[torch.device], words: tuple[str, str]) -> DrawnState:
     """Where each is to be; there may be devices that it does not know yet."""
     known = [*map(torch.device, state.devices)]
     new = [each for each in _devices(placement) if each not in known]
@@ -122,7 +122,7 @@ def with_places(state: State, placement: Sequence[torch.device], words: tuple[st
     return state._replace(devices=list(map(str, devices)), placed=_places(devices, placement), words=words)
 
 
-def with_moves(state: State, moving: Iterable[int], reasons: Mapping[int, str]) -> State:
+def with_moves(state: DrawnState, moving: Iterable[int], reasons: Mapping[int, str]) -> DrawnState:
     moves = bytearray(b"0" * len(state.node))
     for index in moving:
         moves[index] = ord("1")
@@ -148,11 +148,11 @@ def _places(devices: Sequence[torch.device], each: Iterable[torch.device]) -> li
 
 
 def _shared(inventory: Inventory) -> Iterable[tuple[int, list[int]]]:
-    nbytes = inventory.slots.looks.nbytes
-    for first, block in sorted(inventory.blocks.special.items()):
-        size = nbytes[first] if block.opaque else block.nbytes
-        if len(block.slots) > 1 or size != nbytes[first]:
-            yield size, list(block.slots)
+    nbytes = inventory.tensors.metadata.nbytes
+    for first, storage in sorted(inventory.storages.special.items()):
+        size = nbytes[first] if storage.opaque else storage.nbytes
+        if len(storage.indices) > 1 or size != nbytes[first]:
+            yield size, list(storage.indices)
 
 
 def _also(inventory: Inventory) -> Iterable[tuple[int, str]]:

@@ -18,7 +18,7 @@ from importlib.resources import files
 from string import Template
 
 from torchmove.formatting import readable_bytes, readable_seconds
-from torchmove.reporting.page import Bar, Figure, Page, Points, State, Timeline, Tree
+from torchmove.reporting.page import DrawnState, Figure, Page, Points, SizeBar, Timeline, Tree
 from torchmove.reporting.sheet import SHOWN_ROWS, Table, table
 
 _SCRIPTS = ("state.js", "layout.js", "details.js", "map.js", "rows.js", "start.js")
@@ -81,7 +81,7 @@ def _script() -> str:
     return f'(() => {{\n"use strict";\n{inside}}})();'
 
 
-def _island(state: State | None) -> str:
+def _island(state: DrawnState | None) -> str:
     """JSON that no HTML can hide in: what opens a tag or an entity is written by its number."""
     facts = None if state is None else {**state._asdict(), "tree": state.tree._asdict()}
     written = json.dumps(facts, separators=(",", ":"))
@@ -145,7 +145,7 @@ def _timeline(timeline: Timeline | None) -> str:
     return _section(title, f'<table class="timeline">{"".join(rows)}</table>')
 
 
-def _bar(bar: Bar) -> str:
+def _bar(bar: SizeBar) -> str:
     whole = sum(size for _, size in bar.parts)
     if not whole:
         return ""
@@ -171,7 +171,7 @@ def _table(table: Table) -> str:
     return _section(table.title[:1].upper() + table.title[1:], scrolling + _left_out(table.left_out))
 
 
-def _largest(state: State) -> str:
+def _largest(state: DrawnState) -> str:
     """For a browser that runs no scripts."""
     largest = heapq.nlargest(SHOWN_ROWS, range(len(state.node)), key=state.nbytes.__getitem__)
     before, after = state.words
@@ -181,7 +181,7 @@ def _largest(state: State) -> str:
     return f'<noscript><p class="line">The map and the list of all tensors need JavaScript.</p>{written}</noscript>'
 
 
-def _told(state: State, tensor: int) -> Iterable[str]:
+def _told(state: DrawnState, tensor: int) -> Iterable[str]:
     yield state.roles[state.role[tensor]]
     yield readable_bytes(state.nbytes[tensor])
     yield state.devices[state.device[tensor]]

@@ -38,7 +38,7 @@ class Points(NamedTuple):
     tone: Tone = "plain"
 
 
-class Bar(NamedTuple):
+class SizeBar(NamedTuple):
     """Bytes, by part."""
 
     title: str
@@ -62,7 +62,7 @@ class Tree(NamedTuple):
     texts: dict[int, str]
 
 
-class State(NamedTuple):
+class DrawnState(NamedTuple):
     """The tensors of a state in columns. A column of small numbers points into the list before it."""
 
     tree: Tree
@@ -92,9 +92,9 @@ class Page(NamedTuple):
     figures: tuple[Figure, ...] = ()
     points: tuple[Points, ...] = ()
     timeline: Timeline | None = None
-    bars: tuple[Bar, ...] = ()
+    bars: tuple[SizeBar, ...] = ()
     tables: tuple[Table, ...] = ()
-    state: State | None = None
+    state: DrawnState | None = None
 
 
 def page_of(noun: str, sheet: Sheet) -> Page:

@@ -8,7 +8,7 @@ from torchmove.formatting import counted, readable_bytes
 from torchmove.rehearsing.provenance import shown
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.reporting import Report
-from torchmove.reporting.page import Bar, Figure, Page, Point, Points
+from torchmove.reporting.page import Figure, Page, Point, Points, SizeBar
 from torchmove.reporting.sheet import Sheet
 
 
@@ -66,7 +66,7 @@ class RehearsalReport(Report[Rehearsal]):
                 ),
             ),
             points=(Points("Would fail", failing, "bad"), Points("Notes", notes)),
-            bars=(Bar(self._of_peak(), tuple(self.result.peak.items())),),
+            bars=(SizeBar(self._of_peak(), tuple(self.result.peak.items())),),
         )
 
     def facts(self) -> dict[str, Any]:

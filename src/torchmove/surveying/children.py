@@ -34,7 +34,7 @@ class Child(NamedTuple):
     owner: Owner | None = None
 
 
-class Bunch(NamedTuple):
+class Children(NamedTuple):
     """Children all of one kind, as the holder keeps them: each is reached by its key. Mostly tensors.
 
     `at` is a step between the holder and the entries. The same could be said one by one, at a higher price.
@@ -47,7 +47,7 @@ class Bunch(NamedTuple):
     at: tuple[str, Any] | None = None
 
 
-class States(NamedTuple):
+class ParameterStates(NamedTuple):
     """What an optimizer keeps for each parameter, nearly always in a dict for each: a bunch of bunches."""
 
     optimizer: Any
@@ -57,12 +57,12 @@ class States(NamedTuple):
     def groups(self) -> list[Mapping[str, Any]]:
         return [self.group_of.get(id(parameter), _NO_GROUP) for parameter in self.entries]
 
-    def one_by_one(self) -> Iterator[Child | Bunch]:
+    def one_by_one(self) -> Iterator[Child | Children]:
         """The same, for a walk that has to look closer."""
         for (parameter, state), group in zip(self.entries.items(), self.groups(), strict=True):
             owner = Owner(self.optimizer, group, id(parameter))
             if isinstance(state, dict):
-                yield Bunch(ITEM, state, "state", owner, (KEYED, parameter))
+                yield Children(ITEM, state, "state", owner, (KEYED, parameter))
             else:
                 yield Child(KEYED, parameter, state, "state", owner)
 
@@ -71,7 +71,7 @@ _NO_GROUP: dict[str, Any] = {}
 
 # Like Child(...) and Bunch(...), from a tuple of all fields, and cheaper.
 make_child = partial(tuple.__new__, Child)
-make_bunch = partial(tuple.__new__, Bunch)
+make_children = partial(tuple.__new__, Children)
 
 
 def attribute(name: str, value: Any, role: Role | None = None, owner: Owner | None = None) -> Child:
@@ -114,14 +114,14 @@ def item(key: Any, value: Any, role: Role | None = None, owner: Owner | None = N
     return Child(ITEM, key, value, role, owner)
 
 
-class Level(NamedTuple):
+class Inner(NamedTuple):
     """Children one step further down, for a reader that knows more of them than the container they are in."""
 
-    children: Iterable[Child | Bunch | States]
+    children: Iterable[Child | Children | ParameterStates]
     container: Any
 
 
-class Fact(NamedTuple):
+class Diagnostic(NamedTuple):
     """Something a reader says about its holder: R0xx stands in the way of a move, N0xx is worth knowing.
 
     With a device, it stands in the way only of a move that leaves that device and is to compute elsewhere.
@@ -139,4 +139,4 @@ class Reader(Protocol):
     A bunch that is returned, and not yielded, is all that there is.
     """
 
-    def __call__(self, holder: Any, /) -> Iterable[Child | Bunch | States | Fact] | Bunch: ...
+    def __call__(self, holder: Any, /) -> Iterable[Child | Children | ParameterStates | Diagnostic] | Children: ...

@@ -22,7 +22,7 @@ _form = attrgetter("layout", "is_nested", "is_quantized")
 _STRIDED = (torch.strided, False, False)
 
 
-class Part(NamedTuple):
+class InnerTensor(NamedTuple):
     """A tensor inside a tensor, and the step that leads to it."""
 
     how: str
@@ -30,8 +30,8 @@ class Part(NamedTuple):
     tensor: Tensor
 
 
-class Parts(NamedTuple):
-    parts: tuple[Part, ...]
+class Decomposed(NamedTuple):
+    parts: tuple[InnerTensor, ...]
     rebuild: Callable[[], Tensor]
 
 
@@ -39,13 +39,13 @@ class Unmovable(Exception):
     """This kind of tensor has no parts that could be moved."""
 
 
-def is_window(tensor: Tensor) -> bool:
+def is_view_of_storage(tensor: Tensor) -> bool:
     """Is it a window on one storage, like nearly every tensor?"""
     plain = type(tensor) in PLAIN or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
     return plain and _form(tensor) == _STRIDED
 
 
-def parts_of(tensor: Tensor) -> Parts | None:
+def decompose(tensor: Tensor) -> Decomposed | None:
     """Take a tensor apart. None: it travels whole (quantised, strided nested, mkldnn). Raises Unmovable."""
     kind = type(tensor)
     if f"{kind.__module__}:{kind.__qualname__}" in _DISTRIBUTED:
@@ -62,20 +62,20 @@ def parts_of(tensor: Tensor) -> Parts | None:
     return None
 
 
-def _wrapper(tensor: Any) -> Parts:
+def _wrapper(tensor: Any) -> Decomposed:
     names, context = tensor.__tensor_flatten__()
     inner = {name: getattr(tensor, name) for name in names}
     # Not all that is inside need be a tensor: a distributed one names its mesh too.
-    parts = tuple(Part(ATTRIBUTE, name, part) for name, part in inner.items() if isinstance(part, Tensor))
+    parts = tuple(InnerTensor(ATTRIBUTE, name, part) for name, part in inner.items() if isinstance(part, Tensor))
     size, stride = tensor.size(), tensor.stride()
 
     def rebuild() -> Tensor:
         return type(tensor).__tensor_unflatten__(inner, context, size, stride)  # type: ignore[no-any-return]
 
-    return Parts(parts, rebuild)
+    return Decomposed(parts, rebuild)
 
 
-def _coordinates(tensor: Tensor) -> Parts:
+def _coordinates(tensor: Tensor) -> Decomposed:
     plain = tensor.detach()
     indices, values = coordinates_of(plain)
     size, coalesced = tensor.size(), plain.is_coalesced()
@@ -83,7 +83,7 @@ def _coordinates(tensor: Tensor) -> Parts:
     def rebuild() -> Tensor:
         return torch.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced, check_invariants=False)
 
-    return Parts((Part(CALL, "_indices", indices), Part(CALL, "_values", values)), rebuild)
+    return Decomposed((InnerTensor(CALL, "_indices", indices), InnerTensor(CALL, "_values", values)), rebuild)
 
 
 _COMPRESSED = {
@@ -94,10 +94,10 @@ _COMPRESSED = {
 }
 
 
-def _compressed(tensor: Tensor) -> Parts:
+def _compressed(tensor: Tensor) -> Decomposed:
     plain = tensor.detach()
     names = (*_COMPRESSED[tensor.layout], "values")
-    parts = tuple(Part(CALL, name, getattr(plain, name)()) for name in names)
+    parts = tuple(InnerTensor(CALL, name, getattr(plain, name)()) for name in names)
     size, layout = tensor.size(), tensor.layout
 
     def rebuild() -> Tensor:
@@ -106,4 +106,4 @@ def _compressed(tensor: Tensor) -> Parts:
             pointers, indices, values, size, layout=layout, check_invariants=False
         )  # fmt: skip
 
-    return Parts(parts, rebuild)
+    return Decomposed(parts, rebuild)

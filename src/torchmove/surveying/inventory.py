@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from torchmove.results import Result
-from torchmove.surveying.children import Fact, Owner, Role
+from torchmove.surveying.children import Diagnostic, Owner, Role
 from torchmove.surveying.paths import Path, make_path
-from torchmove.surveying.storages import Block, Blocks
-from torchmove.surveying.tensors import Slot, Slots
+from torchmove.surveying.storages import StateStorage, StateStorages
+from torchmove.surveying.tensors import StateTensor, StateTensors
 
 
-class Shell(NamedTuple):
+class Composite(NamedTuple):
     """A tensor made of tensors (sparse, nested, a wrapper subclass): `rebuild` makes it anew from its parts."""
 
     tensor: Tensor
@@ -29,7 +29,7 @@ class Shell(NamedTuple):
     rebuild: Callable[[], Tensor]
 
 
-class DeviceValue(NamedTuple):
+class RememberedDevice(NamedTuple):
     """A device that a holder remembers: a `torch.device`, or its name or index in a place that says device."""
 
     holder: Any
@@ -43,7 +43,7 @@ class DeviceValue(NamedTuple):
         return torch.device(self.value)
 
 
-class Also(NamedTuple):
+class OtherPaths(NamedTuple):
     """Tensors, by their ids, and further paths that lead to them."""
 
     tensors: Sequence[int]
@@ -52,36 +52,36 @@ class Also(NamedTuple):
     keys: Sequence[Any]
 
 
-class Told(NamedTuple):
-    """A reader's fact, and the holder or tensor that it speaks of."""
+class FoundDiagnostic(NamedTuple):
+    """A diagnostic, and the holder or tensor that it is about."""
 
     path: Path
-    about: Any
-    fact: Fact
+    subject: Any
+    diagnostic: Diagnostic
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inventory(Result):
-    """Every tensor of a state: its path, role, device, bytes, and who shares with whom. It holds the state.
+    """Every tensor of a state: its path, role, device, bytes, and which tensors share storage. It holds the state.
 
     Attributes:
         roots: the names of the given objects, with which paths begin.
-        slots: a row for each tensor: `path`, `role`, `device`, `nbytes`, `tensor`.
-        blocks: a row for each storage: `device`, `nbytes`, and which slots look at it.
-        told: facts about the holders: what stands in the way of a move, and what is worth knowing.
+        tensors: a row for each tensor: `path`, `role`, `device`, `nbytes`, `tensor`.
+        storages: a row for each storage: `device`, `nbytes`, and the indices of the tensors on it.
+        diagnostics: what stands in the way of a move, and what is worth knowing, each with its path.
     """
 
     objects: tuple[Any, ...]
     roots: tuple[str, ...]
-    slots: Slots
-    blocks: Blocks
-    shells: tuple[Shell, ...]
-    device_values: tuple[DeviceValue, ...]
-    told: tuple[Told, ...]
-    also: tuple[Also, ...]
+    tensors: StateTensors
+    storages: StateStorages
+    composites: tuple[Composite, ...]
+    device_values: tuple[RememberedDevice, ...]
+    diagnostics: tuple[FoundDiagnostic, ...]
+    further_paths: tuple[OtherPaths, ...]
     holders: Mapping[int, tuple[Any, Path]]  # every holder by its id; this keeps the id its own
-    number: Mapping[int, int]  # the index of a tensor's slot, by the tensor's id
-    spent: frozenset[int] = frozenset()  # the slots of stored results whose graphs cannot run any more
+    number: Mapping[int, int]  # the index of a tensor, by its id
+    spent: frozenset[int] = frozenset()  # the tensors that are stored results whose graphs cannot run any more
 
     def archived(self, *, numbered: bool = True) -> Inventory:
         """The same, remembering the tensors by their ids alone: it keeps nothing of the state alive.
@@ -89,17 +89,23 @@ class Inventory(Result):
         Not `numbered`, it does not even know their ids, and only shows what was where.
         """
         number = self.number if numbered else {}
-        if self.shells and numbered:
-            gone = {*self.slots.made_anew()}
+        if self.composites and numbered:
+            gone = {*self.tensors.made_anew()}
             number = {tensor: index for tensor, index in number.items() if index not in gone}
-        emptied: dict[str, Any] = {"objects": (), "shells": (), "device_values": (), "told": (), "holders": {}}
-        return replace(self, slots=self.slots.archived(), number=number, **emptied)
+        emptied: dict[str, Any] = {
+            "objects": (),
+            "composites": (),
+            "device_values": (),
+            "diagnostics": (),
+            "holders": {},
+        }
+        return replace(self, tensors=self.tensors.archived(), number=number, **emptied)
 
     @cached_property
     def other_paths(self) -> Mapping[int, list[Path]]:
         """The further paths by which a tensor is reached, by its id."""
         paths: defaultdict[int, list[Path]] = defaultdict(list)
-        for tensors, before, how, keys in self.also:
+        for tensors, before, how, keys in self.further_paths:
             for tensor, key in zip(tensors, keys, strict=True):
                 paths[tensor].append(make_path((before, how, key)))
         return paths
@@ -112,17 +118,19 @@ class Inventory(Result):
     def devices(self) -> dict[torch.device, int]:
         """Bytes on each device."""
         totals: defaultdict[torch.device, int] = defaultdict(int)
-        for block in self.blocks:
-            totals[block.device] += self.slots.looks.nbytes[block.slots[0]] if block.opaque else block.nbytes
+        for storage in self.storages:
+            totals[storage.device] += (
+                self.tensors.metadata.nbytes[storage.indices[0]] if storage.opaque else storage.nbytes
+            )
         return dict(totals)
 
-    def sharing(self, slot: Slot) -> Iterator[Path]:
-        """The paths of the other tensors that look at the slot's storage."""
-        block = self._block_of.get(slot.storage)
-        others = [self.slots[index] for index in block.slots] if block and len(block.slots) > 1 else []
-        return (other.path for other in others if other.tensor is not slot.tensor)
+    def sharing(self, entry: StateTensor) -> Iterator[Path]:
+        """The paths of the other tensors that share the storage of this one."""
+        storage = self._storage_of.get(entry.storage_id)
+        others = [self.tensors[index] for index in storage.indices] if storage and len(storage.indices) > 1 else []
+        return (other.path for other in others if other.tensor is not entry.tensor)
 
     @cached_property
-    def _block_of(self) -> Mapping[int, Block]:
-        storages = self.slots.looks.storages
-        return {storages[slot]: block for block in self.blocks for slot in block.slots}
+    def _storage_of(self) -> Mapping[int, StateStorage]:
+        storages = self.tensors.metadata.storage_ids
+        return {storages[entry]: storage for storage in self.storages for entry in storage.indices}

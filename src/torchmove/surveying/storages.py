@@ -1,4 +1,4 @@
-"""Storages: what moves. Nearly every one has a single slot that sees all of it, and is put together when asked for."""
+"""The storages of a state: what moves. Nearly every one belongs to a single tensor that sees all of it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 import torch
 
-from torchmove.internals.metadata import Looks
+from torchmove.internals.metadata import Metadata
 from torchmove.surveying.tensors import Rows
 
 
-class Block(NamedTuple):
-    """A storage: the slots that look at it, and the spans of its bytes that they reach. None: it shows no storage.
+class StateStorage(NamedTuple):
+    """A storage: the tensors on it, by their indices, and the spans of its bytes that they reach.
 
-    Where there are several slots, `offsets` has for each where in the storage its window begins, in elements. Several
-    storages over the same memory are one block; `address` says where that memory begins.
+    Where there are several tensors, `offsets` says for each where in the storage it begins, in elements. Several
+    storages over the same memory are one; `address` says where that memory begins. A size below 0: no storage.
     """
 
-    slots: tuple[int, ...]
+    indices: tuple[int, ...]
     device: torch.device
     storage_bytes: int
     spans: tuple[tuple[int, int], ...]
@@ -35,26 +35,29 @@ class Block(NamedTuple):
         return sum(stop - start for start, stop in self.spans)
 
 
-class Blocks(Rows[Block]):
-    """All of them, by the first slot that looks at each. `special`: what is not one slot's alone, or not all of it."""
+class StateStorages(Rows[StateStorage]):
+    """The storages, by the index of the first tensor on each; a row is made when it is asked for.
 
-    def __init__(self, looks: Looks, firsts: Sequence[int], special: Mapping[int, Block]) -> None:
-        self.looks, self.firsts, self.special = looks, firsts, special
+    `special` holds those that several tensors share, or of which not all is reached.
+    """
+
+    def __init__(self, metadata: Metadata, firsts: Sequence[int], special: Mapping[int, StateStorage]) -> None:
+        self.metadata, self.firsts, self.special = metadata, firsts, special
 
     def __len__(self) -> int:
         return len(self.firsts)
 
-    def row(self, index: int) -> Block:
+    def row(self, index: int) -> StateStorage:
         return self.at(self.firsts[index])
 
-    def at(self, first: int) -> Block:
-        """The block of which this is the first slot."""
+    def at(self, first: int) -> StateStorage:
+        """The storage on which this is the first tensor."""
         special = self.special.get(first)
         if special is not None:
             return special
-        size = self.looks.storage_bytes[first]
-        return Block((first,), self.looks.devices[first], size, ((0, size),))
+        size = self.metadata.storage_bytes[first]
+        return StateStorage((first,), self.metadata.devices[first], size, ((0, size),))
 
-    def shared(self) -> list[Block]:
-        """Those that more than one slot looks at."""
-        return [block for block in self.special.values() if len(block.slots) > 1]
+    def shared(self) -> list[StateStorage]:
+        """The storages with more than one tensor."""
+        return [storage for storage in self.special.values() if len(storage.indices) > 1]

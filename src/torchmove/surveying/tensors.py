@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 import torch
 from torch import Tensor
 
-from torchmove.internals.metadata import Looks
+from torchmove.internals.metadata import Metadata
 from torchmove.surveying.children import Owner, Role
 from torchmove.surveying.paths import ATTRIBUTE, CALL, ITEM, KEYED, NOWHERE, Path, make_path
 
@@ -56,7 +56,7 @@ class Origin(NamedTuple):
         return make_path(self[:3])
 
 
-class Run(Protocol):
+class TensorRun(Protocol):
     """The origins of some tensors that were found one behind the other."""
 
     @property
@@ -71,10 +71,10 @@ class Run(Protocol):
         """The same for tensors that differ in nothing but the parameter they belong to; None: this is the only one."""
         ...
 
-    def archived(self) -> Run: ...
+    def archived(self) -> TensorRun: ...
 
 
-class Several(NamedTuple):
+class ChildRun(NamedTuple):
     """Reached by one key each, from one place."""
 
     before: Path | None
@@ -90,14 +90,14 @@ class Several(NamedTuple):
     def likeness(self, _: int, /) -> Hashable:
         return None
 
-    def archived(self) -> Several:
+    def archived(self) -> ChildRun:
         return self if self.owner is None else self._replace(owner=None)
 
 
-make_several = partial(tuple.__new__, Several)  # like Several(...), from a tuple, and cheaper
+make_child_run = partial(tuple.__new__, ChildRun)  # like Several(...), from a tuple, and cheaper
 
 
-class GradientsOf(NamedTuple):
+class GradientRun(NamedTuple):
     """The gradients of tensors found before."""
 
     of: Sequence[int]
@@ -112,11 +112,11 @@ class GradientsOf(NamedTuple):
     def likeness(self, _: int, /) -> Hashable:
         return None
 
-    def archived(self) -> GradientsOf:
+    def archived(self) -> GradientRun:
         return self
 
 
-class StateOfEach(NamedTuple):
+class StateRun(NamedTuple):
     """What an optimizer keeps for each of its parameters."""
 
     before: Path
@@ -139,17 +139,17 @@ class StateOfEach(NamedTuple):
     def likeness(self, at: int, /) -> Hashable:
         return id(self.optimizer), self.keys[at], id(self.groups[self.owners[at]])
 
-    def archived(self) -> StateOfEach:
+    def archived(self) -> StateRun:
         return self._replace(groups=(), optimizer=None)
 
 
 class Origins:
     """The runs of a whole walk, in the order in which it found the tensors."""
 
-    def __init__(self, runs: Sequence[Run] = (), starts: Sequence[int] = (), count: int = 0) -> None:
+    def __init__(self, runs: Sequence[TensorRun] = (), starts: Sequence[int] = (), count: int = 0) -> None:
         self.runs, self.starts, self.count = list(runs), list(starts), count
 
-    def add(self, run: Run, count: int) -> None:
+    def add(self, run: TensorRun, count: int) -> None:
         self.runs.append(run)
         self.starts.append(self.count)
         self.count += count
@@ -186,8 +186,8 @@ class Origins:
 _NO_GROUP: dict[str, Any] = {}
 
 
-class Slot(NamedTuple):
-    """A tensor of the state, and the storage it looks at, under a number of its own; -1 bytes: it shows none."""
+class StateTensor(NamedTuple):
+    """A tensor of the state, where it was found, and its storage, by an id; -1 bytes: it has none."""
 
     tensor: Tensor
     before: Path | None
@@ -197,7 +197,7 @@ class Slot(NamedTuple):
     owner: Owner | None
     device: torch.device
     nbytes: int
-    storage: int
+    storage_id: int
     storage_bytes: int
 
     @property
@@ -205,20 +205,23 @@ class Slot(NamedTuple):
         return make_path((self.before, self.how, self.what))
 
 
-class Slots(Rows[Slot]):
-    """All of them. A slot is put together when somebody asks for it."""
+class StateTensors(Rows[StateTensor]):
+    """The tensors of a state, in columns; a row is made when it is asked for.
 
-    def __init__(self, tensors: Sequence[Tensor], looks: Looks, origins: Origins, order: Sequence[int]) -> None:
-        self.tensors, self.looks = tensors, looks
-        self._origins, self._order = origins, order  # a tensor made of others was found, and is no slot
+    `objects` are the tensors themselves, `metadata` is what was read of them.
+    """
+
+    def __init__(self, objects: Sequence[Tensor], metadata: Metadata, origins: Origins, order: Sequence[int]) -> None:
+        self.objects, self.metadata = objects, metadata
+        self._origins, self._order = origins, order  # a composite tensor was found too, and has no row
 
     def __len__(self) -> int:
-        return len(self.tensors)
+        return len(self.objects)
 
-    def row(self, index: int) -> Slot:
-        devices, nbytes, storages, sizes = self.looks[:4]
+    def row(self, index: int) -> StateTensor:
+        devices, nbytes, storages, sizes = self.metadata[:4]
         origin = self._origins.of(self._order[index])
-        return Slot(self.tensors[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])
+        return StateTensor(self.objects[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])
 
     def likenesses(self, indices: Sequence[int]) -> Iterator[Hashable]:
         """The same for tensors that differ in nothing but the parameter they belong to; None: this is the only one."""
@@ -234,9 +237,9 @@ class Slots(Rows[Slot]):
     def _in_order(self, found: list[T]) -> list[T]:
         return found if len(found) == len(self) else [found[index] for index in self._order]
 
-    def archived(self) -> Slots:
+    def archived(self) -> StateTensors:
         """The same, without the tensors."""
-        return Slots([_GONE] * len(self), self.looks, self._origins.archived(), self._order)
+        return StateTensors([_GONE] * len(self), self.metadata, self._origins.archived(), self._order)
 
 
 _GONE = torch.empty(0, device="meta")

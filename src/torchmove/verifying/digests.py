@@ -18,7 +18,7 @@ from torchmove.internals.metadata import COPIED_AS_BYTES, offset_of
 from torchmove.internals.modes import plain_torch
 from torchmove.internals.views import BITS
 from torchmove.planning.plan import Digest
-from torchmove.surveying.tensors import Slots
+from torchmove.surveying.tensors import StateTensors
 
 _COLUMNS = 4096
 _SMALL = 16 * _COLUMNS  # elements
@@ -27,12 +27,12 @@ _MIX = -7046029254386353131  # 2**64 divided by the golden ratio: weights of row
 
 
 @plain_torch
-def digests(slots: Slots) -> tuple[Digest, ...]:
+def digests(entries: StateTensors) -> tuple[Digest, ...]:
     """The digest of each slot; two windows that are the same are read once."""
     sums = _Sums()
-    looks = slots.looks
+    metadata = entries.metadata
     for tensor, storage, *window in zip(
-        slots.tensors, looks.storages, looks.dtypes, looks.shapes, looks.strides, strict=True
+        entries.objects, metadata.storage_ids, metadata.dtypes, metadata.shapes, metadata.strides, strict=True
     ):
         offset = offset_of(tensor) if storage > 0 else 0
         sums.add((storage, offset, *window), tensor)

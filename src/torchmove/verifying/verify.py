@@ -17,7 +17,7 @@ from torchmove.devices import is_same_device
 from torchmove.planning.plan import Plan
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import ATTRIBUTE, CALL
-from torchmove.surveying.tensors import Slot
+from torchmove.surveying.tensors import StateTensor
 from torchmove.verifying.digests import digests
 from torchmove.verifying.verdict import Finding, Verdict
 
@@ -45,18 +45,18 @@ class Case(NamedTuple):
             by_path = {path: at for at, path in _made_anew(self.now).items()}
             yield from ((index, by_path[path]) for index, path in made_anew.items() if path in by_path)
 
-    def planned(self, index: int) -> Slot:
-        return self.plan.inventory.slots[index]
+    def planned(self, index: int) -> StateTensor:
+        return self.plan.inventory.tensors[index]
 
 
 def _made_anew(inventory: Inventory) -> dict[int, str]:
     """The slots of which there is a new object at every look go by their paths."""
-    return {index: str(inventory.slots[index].path) for index in inventory.slots.made_anew()}
+    return {index: str(inventory.tensors[index].path) for index in inventory.tensors.made_anew()}
 
 
 def verify_move(now: Inventory, plan: Plan) -> Verdict:
     """Is the state what the plan made of it?"""
-    same = len(now.slots) == len(now.number) and [*now.number] == [*plan.inventory.number]
+    same = len(now.tensors) == len(now.number) and [*now.number] == [*plan.inventory.number]
     checks = dict(_MOVE_CHECKS)
     if plan.digests is None:
         del checks["values"]
@@ -77,7 +77,7 @@ def _judged(case: Case, checks: Mapping[str, Check]) -> Verdict:
         findings += check(case)
     placement = case.plan.placement if case.same else ()
     seen = case.now.archived(numbered=False)
-    return Verdict(len(case.now.slots), tuple(checks), tuple(findings), seen, placement)
+    return Verdict(len(case.now.tensors), tuple(checks), tuple(findings), seen, placement)
 
 
 # ---------------------------------------------------------------- after a move
@@ -85,7 +85,7 @@ def _judged(case: Case, checks: Mapping[str, Check]) -> Verdict:
 
 def _values(case: Case) -> Iterator[Finding]:
     assert case.plan.digests is not None
-    found = digests(case.now.slots)
+    found = digests(case.now.tensors)
     for index, at in case.pairs():
         if found[at] != case.plan.digests[index]:
             yield Finding("V101", str(case.planned(index).path), "its bytes are not what they were", _REPORT_IT)
@@ -96,61 +96,65 @@ def _identity(case: Case) -> Iterator[Finding]:
         return
     planned, adopted = case.plan.inventory, case.plan.adopted
     for tensor, index in planned.number.items():
-        slot = planned.slots[index]
-        if tensor not in case.now.number and tensor not in adopted.dropped and slot.how is not CALL:
-            yield Finding("V301", str(slot.path), "the tensor that was here is no longer part of the state", _REPORT_IT)
-    for slot in case.now.slots:
-        me = id(slot.tensor)
-        if me not in planned.number and me not in adopted.added and slot.how is not CALL:
-            yield Finding("V302", str(slot.path), "this tensor was not part of the state before", _REPORT_IT)
+        entry = planned.tensors[index]
+        if tensor not in case.now.number and tensor not in adopted.dropped and entry.how is not CALL:
+            yield Finding(
+                "V301", str(entry.path), "the tensor that was here is no longer part of the state", _REPORT_IT
+            )
+    for entry in case.now.tensors:
+        me = id(entry.tensor)
+        if me not in planned.number and me not in adopted.added and entry.how is not CALL:
+            yield Finding("V302", str(entry.path), "this tensor was not part of the state before", _REPORT_IT)
 
 
 def _sharing(case: Case) -> Iterator[Finding]:
     """Windows of one storage are windows of one storage still."""
-    shared = case.plan.inventory.blocks.shared()
-    slots, now_at = case.now.slots, dict(case.pairs()) if shared else {}
-    sizes = slots.looks.storage_bytes
-    block_of = {at: block.slots[0] for block in case.now.blocks.shared() for at in block.slots} if shared else {}
-    for block in shared:
-        first, *others = [now_at[index] for index in block.slots if index in now_at] or [0]
+    shared = case.plan.inventory.storages.shared()
+    entries, now_at = case.now.tensors, dict(case.pairs()) if shared else {}
+    sizes = entries.metadata.storage_bytes
+    first_of = (
+        {at: storage.indices[0] for storage in case.now.storages.shared() for at in storage.indices} if shared else {}
+    )
+    for storage in shared:
+        first, *others = [now_at[index] for index in storage.indices if index in now_at] or [0]
         for other in others:
             # On a device without storages nobody can tell.
-            if block_of.get(other, other) != block_of.get(first, first) and sizes[other] >= 0:
-                why = f"no longer shares its storage with {slots[first].path}"
-                yield Finding("V201", str(slots[other].path), why, _REPORT_IT)
+            if first_of.get(other, other) != first_of.get(first, first) and sizes[other] >= 0:
+                why = f"no longer shares its storage with {entries[first].path}"
+                yield Finding("V201", str(entries[other].path), why, _REPORT_IT)
 
 
 def _overlaps(case: Case) -> Iterator[Finding]:
     """Windows that overlap did so before, by as much."""
-    shared = case.now.blocks.shared()
+    shared = case.now.storages.shared()
     before = {at: index for index, at in case.pairs()} if shared else {}
-    looks = case.now.slots.looks
+    metadata = case.now.tensors.metadata
     starts_before = _starts(case.plan.inventory) if shared else {}
-    for block in shared:
-        known = [at for at in block.slots if at in before and looks.nbytes[at]]
-        offsets = dict(zip(block.slots, block.offsets, strict=True))
-        extents = {at: looks.window(at, offsets[at]).extent for at in known}
+    for storage in shared:
+        known = [at for at in storage.indices if at in before and metadata.nbytes[at]]
+        offsets = dict(zip(storage.indices, storage.offsets, strict=True))
+        extents = {at: metadata.view(at, offsets[at]).extent for at in known}
         for one, other in pairwise(sorted(known, key=extents.__getitem__)):
             (start, stop), (other_start, _) = extents[one], extents[other]
             was, other_was = (starts_before.get(before[at]) for at in (one, other))
             apart = other_was[1] - was[1] if was and other_was and was[0] == other_was[0] else None
             if other_start < stop and apart != other_start - start:
-                why = f"overlaps {case.now.slots[one].path}, and did not before"
-                yield Finding("V202", str(case.now.slots[other].path), why, _REPORT_IT)
+                why = f"overlaps {case.now.tensors[one].path}, and did not before"
+                yield Finding("V202", str(case.now.tensors[other].path), why, _REPORT_IT)
 
 
 def _starts(inventory: Inventory) -> dict[int, tuple[int, int]]:
     """For each slot that shares a storage: the first slot that looks at it, and at which byte this one begins."""
-    dtypes = inventory.slots.looks.dtypes
+    dtypes = inventory.tensors.metadata.dtypes
     return {
-        slot: (block.slots[0], offset * dtypes[slot].itemsize)
-        for block in inventory.blocks.shared()
-        for slot, offset in zip(block.slots, block.offsets, strict=True)
+        entry: (storage.indices[0], offset * dtypes[entry].itemsize)
+        for storage in inventory.storages.shared()
+        for entry, offset in zip(storage.indices, storage.offsets, strict=True)
     }
 
 
 def _placement(case: Case) -> Iterator[Finding]:
-    devices, placement = case.now.slots.looks.devices, case.plan.placement
+    devices, placement = case.now.tensors.metadata.devices, case.plan.placement
     if case.same and devices == placement:
         return
     for index, at in case.pairs():
@@ -162,11 +166,11 @@ def _placement(case: Case) -> Iterator[Finding]:
         if found is not None and devices[found] != place:
             why = f"was set by a module's own _apply and is on {devices[found]}, should be on {place}"
             remedy = "pass it through the function that _apply is given"
-            yield Finding("V401", str(case.now.slots[found].path), why, remedy)
+            yield Finding("V401", str(case.now.tensors[found].path), why, remedy)
 
 
 def _metadata(case: Case) -> Iterator[Finding]:
-    before, now = case.plan.inventory.slots.looks, case.now.slots.looks
+    before, now = case.plan.inventory.tensors.metadata, case.now.tensors.metadata
     if case.same and all(getattr(before, name) == getattr(now, name) for name in _SHOWN.values()):
         return
     for index, at in case.pairs():
@@ -174,15 +178,15 @@ def _metadata(case: Case) -> Iterator[Finding]:
             was, found = getattr(before, column)[index], getattr(now, column)[at]
             if was == found:
                 continue
-            slot = case.planned(index)
+            entry = case.planned(index)
             # A stride says nothing about a tensor that shows no storage, on one side or the other.
             if name == "stride" and min(before.storage_bytes[index], now.storage_bytes[at]) < 0:
                 continue
             # What a hook computes anew before each forward comes without a graph until then; and a graph that cannot
             # run is not taken along where the implementation is swapped.
-            if name == "requires_grad" and (slot.role == "computed" or index in case.plan.inventory.spent):
+            if name == "requires_grad" and (entry.role == "computed" or index in case.plan.inventory.spent):
                 continue
-            yield Finding("V402", str(slot.path), f"its {name} was {was} and is {found}", _REPORT_IT)
+            yield Finding("V402", str(entry.path), f"its {name} was {was} and is {found}", _REPORT_IT)
 
 
 _SHOWN = {
@@ -199,28 +203,28 @@ _SHOWN = {
 
 def _in_place(case: Case) -> Iterator[Finding]:
     holders = {id(path): holder for holder, path in case.now.holders.values()}
-    for index in case.plan.moves.slots():
-        slot, place = case.now.slots[index], case.plan.placement[index]
-        why = f"is on {slot.device}, not on {place}: {_what_it_is(slot, holders)}"
-        yield Finding("V401", str(slot.path), why, _how_to_mend(slot, holders))
+    for index in case.plan.moves.indices():
+        entry, place = case.now.tensors[index], case.plan.placement[index]
+        why = f"is on {entry.device}, not on {place}: {_what_it_is(entry, holders)}"
+        yield Finding("V401", str(entry.path), why, _how_to_mend(entry, holders))
 
 
-def _holder(slot: Slot, holders: dict[int, Any]) -> Any:
-    return holders.get(id(slot.before))
+def _holder(entry: StateTensor, holders: dict[int, Any]) -> Any:
+    return holders.get(id(entry.before))
 
 
-def _what_it_is(slot: Slot, holders: dict[int, Any]) -> str:
-    if slot.role != "tensor":
-        return f"a {slot.role}" if slot.role != "state" else "optimizer state"
-    holder = _holder(slot, holders)
+def _what_it_is(entry: StateTensor, holders: dict[int, Any]) -> str:
+    if entry.role != "tensor":
+        return f"a {entry.role}" if entry.role != "state" else "optimizer state"
+    holder = _holder(entry, holders)
     if isinstance(holder, nn.Module):
         return f"a plain attribute of {type(holder).__name__}, not a buffer, so .to() does not see it"
     return f"a tensor in a {type(holder).__name__}, out of .to()'s sight" if holder is not None else "a tensor"
 
 
-def _how_to_mend(slot: Slot, holders: dict[int, Any]) -> str:
-    holder, name = _holder(slot, holders), slot.what
-    if slot.role == "tensor" and isinstance(holder, nn.Module) and slot.how is ATTRIBUTE:
+def _how_to_mend(entry: StateTensor, holders: dict[int, Any]) -> str:
+    holder, name = _holder(entry, holders), entry.what
+    if entry.role == "tensor" and isinstance(holder, nn.Module) and entry.how is ATTRIBUTE:
         register = f'self.register_buffer("{name}", ..., persistent=False)'
         return f"in {type(holder).__name__}.__init__: {register}; or {_MOVE_IT}"
     return _MOVE_IT
@@ -239,9 +243,9 @@ def _trained(case: Case) -> Iterator[Finding]:
 
 def _trains_others(now: Inventory, optimizer: Optimizer, on: torch.device) -> bool:
     mine = [now.number.get(id(each)) for group in optimizer.param_groups for each in group["params"]]
-    slots = [now.slots[index] for index in mine if index is not None]
-    left_behind = (slot.device != on and "param_groups" in slot.path.names() for slot in slots)
-    return bool(slots) and all(left_behind)
+    entries = [now.tensors[index] for index in mine if index is not None]
+    left_behind = (entry.device != on and "param_groups" in entry.path.names() for entry in entries)
+    return bool(entries) and all(left_behind)
 
 
 def _replaced(case: Case) -> Iterator[Finding]:

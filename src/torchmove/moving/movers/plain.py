@@ -9,15 +9,15 @@ from torch import Tensor
 
 from torchmove.internals.metadata import has_storage
 from torchmove.internals.views import bytes_of, packed
-from torchmove.moving.batches import Advance, Cargo, Load
+from torchmove.moving.batches import Advance, CopyBatch, StorageCopy
 
 
-def copy_block(cargo: Cargo) -> Tensor:
-    source, block, target, dense = cargo
-    if dense or block.opaque:
+def copy_storage(cargo: StorageCopy) -> Tensor:
+    source, storage, target, dense = cargo
+    if dense or storage.opaque:
         # A clone: `.to()` of a tensor that is there already would hand back the tensor itself.
         return source.detach().clone() if source.device == target else source.detach().to(target)
-    places, size = packed(block.spans)
+    places, size = packed(storage.spans)
     if not has_storage(target.type):
         return _copy_typed(cargo, places, size)
     base = torch.empty(size, dtype=torch.uint8, device=target)
@@ -26,7 +26,7 @@ def copy_block(cargo: Cargo) -> Tensor:
     return base
 
 
-def _copy_typed(cargo: Cargo, places: Sequence[tuple[int, int, int]], size: int) -> Tensor:
+def _copy_typed(cargo: StorageCopy, places: Sequence[tuple[int, int, int]], size: int) -> Tensor:
     """For a device without storages: the same bytes as a flat tensor of the windows' dtype."""
     gathered = torch.zeros(-(-size // 16) * 16, dtype=torch.uint8, device="cpu")
     for start, stop, begin in places:
@@ -37,10 +37,10 @@ def _copy_typed(cargo: Cargo, places: Sequence[tuple[int, int, int]], size: int)
 class Plain:
     name = "plain"
 
-    def copy(self, load: Load, advance: Advance) -> list[Tensor]:
+    def copy(self, load: CopyBatch, advance: Advance) -> list[Tensor]:
         copies = []
         for each in load:
-            copies.append(copy_block(each))
+            copies.append(copy_storage(each))
             advance(copies[-1].nbytes)
         return copies
 

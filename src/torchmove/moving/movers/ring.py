@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchmove.internals.host_memory import fresh_host_memory
 from torchmove.moving.batches import Advance
-from torchmove.moving.movers.traffic import Piece, Pieces, Road
+from torchmove.moving.movers.traffic import Channel, Piece, Pieces
 from torchmove.moving.movers.workers import Workers, cores
 
 _PORTABLE = 1  # locked for every device, not only for the one that is current
@@ -118,12 +118,12 @@ class Ring:
         return self._streams[device]
 
     @contextmanager
-    def road(self, stream: torch.cuda.Stream, advance: Advance) -> Iterator[Road]:
+    def road(self, stream: torch.cuda.Stream, advance: Advance) -> Iterator[Channel]:
         """Through the slots, on a stream; nobody else uses them meanwhile."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("tm.release() gave the ring back while a move was under way: move again")
-            yield Road(self.slots, self.workers, stream, advance)
+            yield Channel(self.slots, self.workers, stream, advance)
 
     def close(self) -> None:
         with self._lock:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from torchmove.internals.host_memory import ask_for_huge_pages
 from torchmove.internals.views import bytes_of, packed
-from torchmove.moving.batches import Advance, Cargo, Load
-from torchmove.moving.movers.plain import copy_block
+from torchmove.moving.batches import Advance, CopyBatch, StorageCopy
+from torchmove.moving.movers.plain import copy_storage
 from torchmove.moving.movers.ring import NoRing, Ring, has_ring, shared_ring
 from torchmove.moving.movers.traffic import Bundle, Bundles, Piece, Pieces, bundled
 from torchmove.planning.plan import Moves
@@ -29,7 +29,7 @@ class _Worth(NamedTuple):
     """From how many bytes, or how many blocks, staging is the faster way."""
 
     nbytes: int
-    blocks: int
+    storages: int
 
 
 # Making the ring takes as long as moving so much without it: to the device, and, slower, into fresh host memory.
@@ -41,14 +41,14 @@ _LATER = _Worth(16 << 20, 100)  # where `mover="staged"` catches up with `mover=
 class Staged:
     name = "staged"
 
-    def copy(self, load: Load, advance: Advance) -> list[Tensor]:
+    def copy(self, load: CopyBatch, advance: Advance) -> list[Tensor]:
         copies: list[Tensor | None] = [None] * len(load)
         for (home, target), indices in load.moves.ways.items():
             if _is_staged(home, target):
                 _Way(home, target, load, copies, advance).go(indices)
             else:
                 for index in indices:
-                    copies[index] = copy_block(load[index])
+                    copies[index] = copy_storage(load[index])
                     advance(load.moves.nbytes[index])
         return [copy for copy in copies if copy is not None]
 
@@ -87,7 +87,7 @@ def worth(moves: Moves) -> bool:
     """Would staging be the faster way?"""
     is_up = any(target.type == "cuda" for _, target in moves.ways)
     least = _LATER if has_ring() else _FIRST_UP if is_up else _FIRST_DOWN
-    return len(moves) >= least.blocks or sum(moves.nbytes) >= least.nbytes
+    return len(moves) >= least.storages or sum(moves.nbytes) >= least.nbytes
 
 
 class _Way:
@@ -97,7 +97,7 @@ class _Way:
         self,
         home: torch.device,
         target: torch.device,
-        load: Load,
+        load: CopyBatch,
         copies: list[Tensor | None],
         advance: Advance,
     ) -> None:
@@ -113,7 +113,7 @@ class _Way:
     def go(self, indices: Sequence[int]) -> None:
         nbytes = self.load.moves.nbytes
         small = [index for index in indices if 0 < nbytes[index] <= _SMALL_BYTES]
-        scattered = {index for index, block in self.load.moves.special() if len(block.spans) != 1}
+        scattered = {index for index, storage in self.load.moves.special() if len(storage.spans) != 1}
         if scattered:
             small = [index for index in small if index not in scattered]
         large: Sequence[int] = sorted({*indices}.difference(small)) if len(small) < len(indices) else ()
@@ -144,7 +144,7 @@ class _Way:
     def bundles(self, indices: Sequence[int]) -> Iterator[Bundle]:
         load, firsts, first = self.load, self.load.moves.firsts, indices[0]
         dense = load.dense[first : indices[-1] + 1]
-        dtypes, shapes = load.moves.blocks.looks.dtypes, load.moves.blocks.looks.shapes
+        dtypes, shapes = load.moves.storages.metadata.dtypes, load.moves.storages.metadata.shapes
         # Not self.load: Python 3.11 makes a list in a function of its own. An error keeps that, and it would keep self.
         tensors = [load.sources[index] if dense[index - first] else _reached(load, index) for index in indices]
         kinds = [
@@ -161,17 +161,17 @@ class _Way:
 
     def pieces(self, indices: Sequence[int]) -> Iterator[Piece]:
         for index in indices:
-            source, block, _, _ = self.load[index]
+            source, storage, _, _ = self.load[index]
             copy = self.copies[index]
             assert copy is not None
-            for start, stop, begin in packed(block.spans)[0] if not block.opaque else ():
+            for start, stop, begin in packed(storage.spans)[0] if not storage.opaque else ():
                 yield from self.cut(bytes_of(source, start, stop), bytes_of(copy, begin, begin + stop - start))
 
-    def room_for(self, cargo: Cargo) -> Tensor:
-        if cargo.block.opaque:
-            return copy_block(cargo)
+    def room_for(self, cargo: StorageCopy) -> Tensor:
+        if cargo.storage.opaque:
+            return copy_storage(cargo)
         dtype = cargo.source.dtype if cargo.dense else torch.uint8
-        shape = cargo.source.shape if cargo.dense else (packed(cargo.block.spans)[1],)
+        shape = cargo.source.shape if cargo.dense else (packed(cargo.storage.spans)[1],)
         copy = torch.empty(shape, dtype=dtype, device=self.target)
         if not self.is_up:
             ask_for_huge_pages(copy)
@@ -189,6 +189,6 @@ class _Way:
             address += part.nbytes
 
 
-def _reached(load: Load, index: int) -> Tensor:
-    source, block, _, _ = load[index]
-    return bytes_of(source, *block.spans[0])
+def _reached(load: CopyBatch, index: int) -> Tensor:
+    source, storage, _, _ = load[index]
+    return bytes_of(source, *storage.spans[0])

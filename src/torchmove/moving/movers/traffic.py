@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchmove.internals.interrupts import HeldInterrupts
 from torchmove.internals.modes import plain_torch
-from torchmove.internals.views import apart, copy_alone, filled, is_shared_out, many_like
+from torchmove.internals.views import copy_alone, empty_like_each, filled, is_shared_out, rows_apart
 from torchmove.moving.batches import Advance
 from torchmove.moving.movers.workers import Done, Task, Workers
 
@@ -32,7 +32,7 @@ class Cancelled(Exception):
     """The one who waited for the traffic waits no longer."""
 
 
-class Road(NamedTuple):
+class Channel(NamedTuple):
     """What traffic goes through: slots, threads that help, a stream; and who is told how far it has come."""
 
     slots: Sequence[Tensor]
@@ -44,7 +44,7 @@ class Road(NamedTuple):
 class Traffic(Generic[Load]):
     """Loads on their way in one direction."""
 
-    def __init__(self, road: Road) -> None:
+    def __init__(self, road: Channel) -> None:
         slots, self.workers, self.stream, self.advance = road
         self.free = [RingSlot(part, torch.cuda.Event()) for part in slots]  # type: ignore[no-untyped-call]
         # What the caller is asked to make ready, and what it has handed over. None: that was all.
@@ -162,7 +162,7 @@ class Piece(NamedTuple):
 class Pieces(Traffic[Piece]):
     """Pieces on their way. Workers copy between slots and host memory, the copy engine between slots and the device."""
 
-    def __init__(self, road: Road, pieces: Iterable[Piece]) -> None:
+    def __init__(self, road: Channel, pieces: Iterable[Piece]) -> None:
         super().__init__(road)
         self.pieces = iter(pieces)
         self.most_on_link = max(1, len(self.free) - len(self.workers))
@@ -240,7 +240,7 @@ class Bundle(NamedTuple):
     rooms: Sequence[list[Tensor]] = ()  # for the copies of each group, on a device
 
     def with_rooms(self, device: torch.device) -> Bundle:
-        return self._replace(rooms=[many_like(group[0], len(group), device) for group in self.groups])
+        return self._replace(rooms=[empty_like_each(group[0], len(group), device) for group in self.groups])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -260,7 +260,7 @@ class Bundle(NamedTuple):
         """Copies like the tensors, each with a storage of its own, from a slab into which such were gathered."""
         parts = self.parts(slab)
         if not self.rooms:
-            return apart(parts)
+            return rows_apart(parts)
         return [copy for rooms, part in zip(self.rooms, parts, strict=True) for copy in filled(rooms, part)]
 
     def parts(self, slab: Tensor) -> list[Tensor]:
@@ -306,7 +306,7 @@ class Bundles(Traffic[Bundle]):
     another one would be of no use to it later.
     """
 
-    def __init__(self, road: Road, bundles: Iterable[Bundle], arrived: Arrived) -> None:
+    def __init__(self, road: Channel, bundles: Iterable[Bundle], arrived: Arrived) -> None:
         super().__init__(road._replace(slots=road.slots[:_AT_ONCE]))
         self.bundles, self.arrived = bundles, arrived
 

@@ -18,7 +18,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchmove.internals.stored import ATOMS, stored_dict
-from torchmove.planning.learning.births import UNNAMED, Births, Place, flags_of, kind_of, options_in, tensors_in
+from torchmove.planning.learning.births import (
+    UNNAMED,
+    EntryPlace,
+    LearnedPlaces,
+    flags_of,
+    kind_of,
+    options_in,
+    tensors_in,
+)
 from torchmove.planning.learning.contained import contained
 from torchmove.planning.learning.device import FirstStepMode, GivenUp
 from torchmove.planning.learning.making import Maker, Unmakable, distinct, named_options, set_gradients
@@ -38,7 +46,7 @@ __all__ = [
 
 _MOST_KNOWN = 32  # of each class
 _MOST_SECONDS = 0.5
-_KNOWN: weakref.WeakKeyDictionary[type, OrderedDict[Hashable, Births]] = weakref.WeakKeyDictionary()
+_KNOWN: weakref.WeakKeyDictionary[type, OrderedDict[Hashable, LearnedPlaces]] = weakref.WeakKeyDictionary()
 _one_at_a_time = threading.RLock()
 
 
@@ -46,12 +54,12 @@ def is_torchs_own(kind: type) -> bool:
     return kind.__module__.startswith("torch.optim.")
 
 
-def births_of(optimizer: Optimizer, target: torch.device) -> Births:
+def learned_places_of(optimizer: Optimizer, target: torch.device) -> LearnedPlaces:
     """Where the tensors of an optimizer would have been born on the target."""
     try:
         likeness = _likeness(optimizer, target)
     except Exception as error:
-        return Births(_said(error))
+        return LearnedPlaces(_said(error))
     with _one_at_a_time:
         known = _KNOWN.setdefault(type(optimizer), OrderedDict())
         births = known.get(likeness)
@@ -74,7 +82,7 @@ def _likeness(optimizer: Optimizer, target: torch.device) -> Hashable:
     return target.type, tuple(kinds), flags_of(stored, names), flags_of(optimizer.defaults, optimizer.defaults)
 
 
-def _learned(optimizer: Optimizer, target: torch.device) -> Births:
+def _learned(optimizer: Optimizer, target: torch.device) -> LearnedPlaces:
     names = {name for state in optimizer.state.values() if isinstance(state, dict) for name in state}
     why, until = "", time.perf_counter() + _MOST_SECONDS
     for how in (_with_flags, _without_flags, _as_copy):
@@ -82,25 +90,25 @@ def _learned(optimizer: Optimizer, target: torch.device) -> Births:
         if not births.why_not:
             return births
         why = why or births.why_not
-    return Births(why)
+    return LearnedPlaces(why)
 
 
-def _tried(optimizer: Optimizer, simulation: FirstStepMode, how: Any, names: set[Any]) -> Births:
+def _tried(optimizer: Optimizer, simulation: FirstStepMode, how: Any, names: set[Any]) -> LearnedPlaces:
     try:
         with contained(), simulation:
             maker = Maker(optimizer, simulation)
             made = how(maker)
-            births = Births()
+            births = LearnedPlaces()
             for number in (1, 2):
                 _step(maker, made, number)
-                for place, tensor in _born(maker, made):
+                for place, tensor in _made_by_step(maker, made):
                     births.add(place, tensor)
                 if all(births.has("state", name) for name in names):
                     break
     except KeyboardInterrupt:
         raise
     except (Exception, GivenUp, SystemExit) as error:
-        return Births(_said(error))
+        return LearnedPlaces(_said(error))
     return births
 
 
@@ -139,27 +147,27 @@ def _step(maker: Maker, made: Optimizer, number: int) -> None:
         raise first
 
 
-def _born(maker: Maker, made: Optimizer) -> Iterator[tuple[Place, Tensor]]:
-    for place, tensor in _found(maker, made):
+def _made_by_step(maker: Maker, made: Optimizer) -> Iterator[tuple[EntryPlace, Tensor]]:
+    for place, tensor in _entries(maker, made):
         if id(tensor) not in maker.given:
             yield place, tensor
 
 
-def _found(maker: Maker, made: Optimizer) -> Iterator[tuple[Place, Tensor]]:
+def _entries(maker: Maker, made: Optimizer) -> Iterator[tuple[EntryPlace, Tensor]]:
     stored = stored_dict(made) or {}
     flags = {id(p): _flags(maker, group) for group in made.param_groups for p in group["params"]}
     for parameter, state in stored.get("state", {}).items():
         kind = kind_of(parameter) if isinstance(parameter, Tensor) else None
         for steps, tensor in tensors_in(state, ()):
-            yield Place("state", steps or UNNAMED, flags.get(id(parameter)), kind), tensor
+            yield EntryPlace("state", steps or UNNAMED, flags.get(id(parameter)), kind), tensor
     for group in stored.get("param_groups", ()):
         inside = {name: value for name, value in group.items() if name != "params"}
         for steps, tensor in tensors_in(inside, ()):
-            yield Place("group", steps, _flags(maker, group)), tensor
+            yield EntryPlace("group", steps, _flags(maker, group)), tensor
     for name, value in stored.items():
         if name not in ("state", "param_groups", "defaults"):
             for steps, tensor in tensors_in(value, (name,)):
-                yield Place("attribute", steps), tensor
+                yield EntryPlace("attribute", steps), tensor
 
 
 def _flags(maker: Maker, group: Any) -> Hashable:

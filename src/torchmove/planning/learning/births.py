@@ -16,7 +16,7 @@ _LONGEST = 4  # of a simulated parameter's sizes
 _NAMES_OF_GROUP = {"params", "param_names"}
 
 
-class Place(NamedTuple):
+class EntryPlace(NamedTuple):
     """Of a tensor of an optimizer: what holds it, the steps from there, and what decides beside that."""
 
     holder: str  # "state", "group" or "attribute"
@@ -25,16 +25,16 @@ class Place(NamedTuple):
     kind: Hashable = None  # of its parameter
 
 
-class Births:
+class LearnedPlaces:
     """Which tensors of an optimizer are born on the CPU, by place. The nearest place that was seen decides."""
 
     def __init__(self, why_not: str = "") -> None:
         self.why_not = why_not  # nothing was learned
-        self.seen: dict[Place, bool] = {}
+        self.seen: dict[EntryPlace, bool] = {}
         self.large_on_cpu = False  # not only scalars are
         self.varies = False  # the same entry is here for one parameter, there for another
 
-    def add(self, place: Place, tensor: Tensor) -> None:
+    def add(self, place: EntryPlace, tensor: Tensor) -> None:
         on_cpu = tensor.device.type == "cpu"
         self.large_on_cpu |= on_cpu and tensor.numel() != 1
         for each in _nearest(place):
@@ -42,24 +42,24 @@ class Births:
             self.varies |= before != on_cpu
             self.seen[each] = on_cpu and before
 
-    def on_cpu(self, place: Place) -> bool | None:
+    def on_cpu(self, place: EntryPlace) -> bool | None:
         """None: nothing like it was seen."""
         return next((self.seen[each] for each in _nearest(place) if each in self.seen), None)
 
     def has(self, holder: str, name: Hashable) -> bool:
-        return Place(holder, (name,)) in self.seen
+        return EntryPlace(holder, (name,)) in self.seen
 
 
 _NOT_ENTERED = (type, types.FunctionType, types.MethodType, types.ModuleType)
 
 
-def _nearest(place: Place) -> Iterator[Place]:
+def _nearest(place: EntryPlace) -> Iterator[EntryPlace]:
     holder, steps, flags, _ = place
     yield place
-    yield Place(holder, steps, flags)
-    yield Place(holder, steps)
-    yield Place(holder, steps[:1], flags)
-    yield Place(holder, steps[:1])
+    yield EntryPlace(holder, steps, flags)
+    yield EntryPlace(holder, steps)
+    yield EntryPlace(holder, steps[:1], flags)
+    yield EntryPlace(holder, steps[:1])
 
 
 UNNAMED = ("...",)  # of an entry of the state that belongs to no parameter

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from torchmove.internals.stored import has_slots
-from torchmove.surveying.children import Bunch, Reader
+from torchmove.surveying.children import Children, Reader
 from torchmove.surveying.readers import (
     containers,
     functions,
@@ -58,7 +58,7 @@ def _one_after_the_other(*readers: Reader) -> Reader:
     def read(holder: Any) -> Iterator[Any]:
         for reader in readers:
             inside = reader(holder)
-            yield from [inside] if type(inside) is Bunch else inside
+            yield from [inside] if type(inside) is Children else inside
 
     return read
 
@@ -86,7 +86,7 @@ def register_reader(*kinds: type) -> Callable[[R], R]:
         ...     yield tm.item("frame", frames[id(ring)])  # the path prints as ring["frame"]
         >>> ring = Ring()
         >>> frames[id(ring)] = torch.zeros(3)
-        >>> print(tm.survey(ring).slots[0].path)
+        >>> print(tm.survey(ring).tensors[0].path)
         ring['frame']
     """
     if not kinds or not all(isinstance(kind, type) for kind in kinds):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmove.internals.stored import ATOMS, attributes
-from torchmove.surveying.children import Child, Level, Reader, attribute, item, make_child
+from torchmove.surveying.children import Child, Inner, Reader, attribute, item, make_child
 from torchmove.surveying.paths import ITEM, KEY, KEYED, MEMBER
 
 _OWN = {dict, OrderedDict, defaultdict, list, tuple, set, frozenset, deque}
@@ -27,7 +27,7 @@ def read_dict(holder: dict[Any, Any]) -> Iterator[Child]:
         else:
             yield Child(KEY if type(key) is torch.device else MEMBER, index, key)
             yield item(key, value)
-    yield from _hung_on(holder)
+    yield from _attached_to(holder)
 
 
 def read_sequence(holder: Any) -> Iterator[Child]:
@@ -35,7 +35,7 @@ def read_sequence(holder: Any) -> Iterator[Child]:
     for index, value in enumerate(walk(holder)):
         if type(value) not in ATOMS:
             yield make_child((ITEM, index, value, None, None))
-    yield from _hung_on(holder)
+    yield from _attached_to(holder)
 
 
 def read_tuple(holder: tuple[Any, ...]) -> Iterator[Child]:
@@ -43,7 +43,7 @@ def read_tuple(holder: tuple[Any, ...]) -> Iterator[Child]:
     for index, value in enumerate(tuple.__iter__(holder)):
         if type(value) not in ATOMS:
             yield attribute(names[index], value) if names else item(index, value)
-    yield from _hung_on(holder)
+    yield from _attached_to(holder)
 
 
 def read_set(holder: Any) -> Iterator[Child]:
@@ -51,7 +51,7 @@ def read_set(holder: Any) -> Iterator[Child]:
     for index, value in enumerate(walk(holder)):
         if type(value) not in ATOMS:
             yield Child(MEMBER, index, value)
-    yield from _hung_on(holder)
+    yield from _attached_to(holder)
 
 
 def read_proxy(holder: MappingProxyType[Any, Any]) -> Iterator[Child]:
@@ -59,11 +59,11 @@ def read_proxy(holder: MappingProxyType[Any, Any]) -> Iterator[Child]:
         yield item(key, value)
 
 
-def read_level(holder: Level) -> Any:
+def read_level(holder: Inner) -> Any:
     return holder.children
 
 
-def _hung_on(holder: Any) -> Iterator[Child]:
+def _attached_to(holder: Any) -> Iterator[Child]:
     if type(holder) not in _OWN:
         for name, value in attributes(holder):
             yield attribute(name, value)
@@ -77,7 +77,7 @@ TABLE: dict[type | str, Reader] = {
     set: read_set,
     frozenset: read_set,
     MappingProxyType: read_proxy,
-    Level: read_level,
+    Inner: read_level,
 }
 
 

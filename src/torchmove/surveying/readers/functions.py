@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchmove.internals.stored import ATOMS, LruCache, attributes
-from torchmove.surveying.children import Child, Fact, Reader, attribute
+from torchmove.surveying.children import Child, Diagnostic, Reader, attribute
 from torchmove.surveying.paths import CELL, REFERENT
 
 
@@ -53,10 +53,10 @@ def read_static(holder: Any) -> Iterator[Child]:
     yield attribute("__func__", holder.__func__)
 
 
-def read_cached(holder: Any) -> Iterator[Child | Fact]:
+def read_cached(holder: Any) -> Iterator[Child | Diagnostic]:
     # An lru_cache shows its entries to no one but the garbage collector.
     if holder.cache_info().currsize:
-        yield Fact("N030", "the entries of this lru_cache belong to the state")
+        yield Diagnostic("N030", "the entries of this lru_cache belong to the state")
     for index, value in enumerate(gc.get_referents(holder)):
         if type(value) not in ATOMS:
             yield Child(REFERENT, index, value)

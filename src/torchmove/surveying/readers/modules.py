@@ -26,7 +26,7 @@ from torchmove.internals.fsdp import (
 from torchmove.internals.graphs import in_live_graphs
 from torchmove.internals.modules import is_caching, pruned_name
 from torchmove.internals.stored import ATOMS, slots
-from torchmove.surveying.children import Bunch, Child, Fact, Reader, make_bunch, make_child
+from torchmove.surveying.children import Child, Children, Diagnostic, Reader, make_child, make_children
 from torchmove.surveying.paths import ATTRIBUTE, ITEM
 
 # The `__dict__` that Python keeps, also where a class defines a property of that name.
@@ -45,17 +45,17 @@ _SIMPLE = ATOMS | {tuple, list}  # the last two of numbers alone: shapes, stride
 _ODD = (nn.ParameterList, parametrize.ParametrizationList, fx.GraphModule)
 
 
-def read(module: Any) -> Iterable[Child | Bunch | Fact] | Bunch:
+def read(module: Any) -> Iterable[Child | Children | Diagnostic] | Children:
     stored = _stored(module)
     how, indexed, is_odd = _form_of(type(module))
     if is_odd or not _holds_registered_alone(stored):
         return _read_all(module, stored)
     # Nearly all modules; and most of them have parameters and nothing else.
     parameters, buffers, children = stored["_parameters"], stored["_buffers"], stored["_modules"]
-    bunch = make_bunch((how, parameters or {}, "parameter", None, None))
+    bunch = make_children((how, parameters or {}, "parameter", None, None))
     if not buffers and not children:
         return bunch
-    return [bunch, make_bunch((how, buffers or {}, "buffer", None, None)), *_children(children or {}, how, indexed)]
+    return [bunch, make_children((how, buffers or {}, "buffer", None, None)), *_children(children or {}, how, indexed)]
 
 
 def read_slots(module: Any) -> Iterator[Child]:
@@ -106,7 +106,7 @@ def _children(modules: dict[str, Any], how: str, indexed: bool) -> Iterator[Chil
         yield make_child((ITEM, int(name), value, None, None) if number else (how, name, value, None, None))
 
 
-def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Bunch | Fact]:
+def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Children | Diagnostic]:
     kind: type = type(module)
     how, indexed, _ = _form_of(kind)
     if "_hf_hook" in stored:
@@ -118,7 +118,7 @@ def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Bunch | F
     if stored.get("_parameters"):
         yield _parameters(kind, how, stored["_parameters"])
     if stored.get("_buffers"):
-        yield make_bunch((how, stored["_buffers"], "buffer", None, None))
+        yield make_children((how, stored["_buffers"], "buffer", None, None))
     yield from _children(stored.get("_modules", {}), how, indexed)
     computed = _computed_names(stored) if stored.get("_forward_pre_hooks") else ()
     if stored.get(_COMPILED_CALL) is not None:
@@ -133,38 +133,44 @@ def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Bunch | F
         if name in _HOOKS and kind is OrderedDict and all(map(is_fsdp_hook, value.values())):
             continue
         if kind in _PLAIN_CONTAINERS and _holds_module(value, stored.get("_modules", {})):
-            yield Fact("N020", f"modules in the plain {kind.__name__} .{name}: no optimizer sees their parameters")
+            yield Diagnostic(
+                "N020", f"modules in the plain {kind.__name__} .{name}: no optimizer sees their parameters"
+            )
         yield Child(ATTRIBUTE, name, value, "computed" if name in computed else None)
 
 
-def read_compiled(module: Any) -> Iterator[Child | Fact]:
+def read_compiled(module: Any) -> Iterator[Child | Diagnostic]:
     """What `torch.compile(module)` returns."""
     yield _COMPILED
     yield make_child((ATTRIBUTE, "_orig_mod", _stored(module)["_modules"]["_orig_mod"], None, None))
 
 
-def read_sharded(module: Any) -> Iterator[Child | Bunch | Fact]:
+def read_sharded(module: Any) -> Iterator[Child | Children | Diagnostic]:
     yield from _read_all(module, _stored(module))
     shards = list(shards_of(module))
     if in_live_graphs([whole for whole in map(whole_of, shards) if whole is not None]):
-        yield Fact("R033", "a forward pass has used its shards and its graph can still run backward", _DROP_THE_GRAPH)
+        yield Diagnostic(
+            "R033", "a forward pass has used its shards and its graph can still run backward", _DROP_THE_GRAPH
+        )
     for shard in shards:
         name, flat = flat_of(shard)
         why = fsdp_obstacle(shard)
         if why:
-            yield Fact("R021", f"{name}: {why}", "finish the step first, or move before fully_shard")
+            yield Diagnostic("R021", f"{name}: {why}", "finish the step first, or move before fully_shard")
         if is_gathered(shard):
-            yield Fact("R028", f"{name} is gathered: not the shard, the whole is registered now", "model.reshard()")
+            yield Diagnostic(
+                "R028", f"{name} is gathered: not the shard, the whole is registered now", "model.reshard()"
+            )
         yield Child(ITEM, f"shard of {name}", flat)
 
 
 _DROP_THE_GRAPH = "drop the loss and the outputs (del loss), or call backward() first"
 
 
-def _parameters(kind: type, how: str, registered: dict[str, Any]) -> Bunch:
+def _parameters(kind: type, how: str, registered: dict[str, Any]) -> Children:
     if issubclass(kind, nn.ParameterList):
-        return Bunch(ITEM, {int(name): value for name, value in registered.items()}, "parameter")
-    return make_bunch((how, registered, "parameter", None, None))
+        return Children(ITEM, {int(name): value for name, value in registered.items()}, "parameter")
+    return make_children((how, registered, "parameter", None, None))
 
 
 def _computed_names(stored: dict[str, Any]) -> set[str]:
@@ -174,10 +180,10 @@ def _computed_names(stored: dict[str, Any]) -> set[str]:
     return names | {pruned_name(hook) for hook in hooks if issubclass(type(hook), prune.BasePruningMethod)}
 
 
-def _baked_devices(module: Any) -> Iterator[Fact]:
+def _baked_devices(module: Any) -> Iterator[Diagnostic]:
     for node in module.graph.nodes:
         if any(type(value) is torch.device for value in (*node.args, *node.kwargs.values())):
-            yield Fact(
+            yield Diagnostic(
                 "R023",
                 f"a graph with a device baked in: {node.format_node()}",
                 "trace or export the module again on the target",
@@ -191,19 +197,19 @@ def _holds_module(values: Any, registered: dict[str, Any]) -> bool:
     return any(issubclass(type(value), nn.Module) and id(value) not in children for value in inside)
 
 
-_PLACED_BY_ACCELERATE = Fact(
+_PLACED_BY_ACCELERATE = Diagnostic(
     "R024",
     "accelerate placed this module: its hooks move weights on every call",
     "remove_hook_from_submodules(model), or load it without device_map",
 )
 
-_CACHED = Fact(
+_CACHED = Diagnostic(
     "R027",
     "parametrized tensors are being cached: the cache would keep the old ones",
     "move outside of `with parametrize.cached():`",
 )
 
-_COMPILED = Fact("N022", "compiled: the first call after the move compiles again")
+_COMPILED = Diagnostic("N022", "compiled: the first call after the move compiles again")
 # What `module.compile()` has made: it calls the module that holds it, and holds nothing else of the state.
 _COMPILED_CALL = "_compiled_call_impl"
 

@@ -8,16 +8,16 @@ from typing import Any
 from torch.optim import Optimizer
 
 from torchmove.internals.stored import ATOMS, attributes, stored_dict
-from torchmove.surveying.children import Bunch, Child, Level, Owner, Reader, States, attribute, item
+from torchmove.surveying.children import Child, Children, Inner, Owner, ParameterStates, Reader, attribute, item
 from torchmove.surveying.paths import ITEM
 
 
 def read(optimizer: Optimizer) -> Iterator[Child]:
     stored = stored_dict(optimizer) or {}
     groups = stored.get("param_groups", [])
-    yield attribute("param_groups", Level(_groups(optimizer, groups), groups))
+    yield attribute("param_groups", Inner(_groups(optimizer, groups), groups))
     states = stored.get("state", {})
-    yield attribute("state", Level(_states(optimizer, states, groups), states))
+    yield attribute("state", Inner(_states(optimizer, states, groups), states))
     for name, value in attributes(optimizer):
         if name not in ("param_groups", "state") and type(value) not in ATOMS:
             yield attribute(name, value, None, Owner(optimizer, None, None))
@@ -25,19 +25,21 @@ def read(optimizer: Optimizer) -> Iterator[Child]:
 
 def _groups(optimizer: Optimizer, groups: Any) -> Iterator[Child]:
     for index, group in enumerate(groups):
-        yield item(index, Level(_group(optimizer, group), group))
+        yield item(index, Inner(_group(optimizer, group), group))
 
 
-def _group(optimizer: Optimizer, group: Mapping[str, Any]) -> Iterator[Child | Bunch]:
+def _group(optimizer: Optimizer, group: Mapping[str, Any]) -> Iterator[Child | Children]:
     for key, value in group.items():
         if key == "params":
-            yield Bunch(ITEM, dict(enumerate(value)), "parameter", at=(ITEM, "params"))
+            yield Children(ITEM, dict(enumerate(value)), "parameter", at=(ITEM, "params"))
         elif type(value) not in ATOMS:
             yield item(key, value, "state", Owner(optimizer, group, None))
 
 
-def _states(optimizer: Optimizer, states: Mapping[Any, Any], groups: Any) -> Iterator[States]:
-    yield States(optimizer, states, {id(parameter): group for group in groups for parameter in group["params"]})
+def _states(optimizer: Optimizer, states: Mapping[Any, Any], groups: Any) -> Iterator[ParameterStates]:
+    yield ParameterStates(
+        optimizer, states, {id(parameter): group for group in groups for parameter in group["params"]}
+    )
 
 
 TABLE: dict[type | str, Reader] = {Optimizer: read}

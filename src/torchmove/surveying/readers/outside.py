@@ -14,28 +14,30 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from torchmove.internals.storages import storage_device
-from torchmove.surveying.children import Child, Fact, Reader
+from torchmove.surveying.children import Child, Diagnostic, Reader
 
 
 def silent(_: Any) -> tuple[Child, ...]:
     return ()
 
 
-def read_data(holder: Any) -> Iterator[Fact]:
-    yield Fact("N031", why_data(holder))
+def read_data(holder: Any) -> Iterator[Diagnostic]:
+    yield Diagnostic("N031", why_data(holder))
 
 
 def why_data(holder: Any) -> str:
     return f"{type(holder).__name__} is data, not state: it is not entered, its tensors stay"
 
 
-def read_generator(holder: torch.Generator) -> Iterator[Fact]:
-    yield Fact("N032", f"a torch.Generator cannot move: it stays on {holder.device}; make a new one on the target")
+def read_generator(holder: torch.Generator) -> Iterator[Diagnostic]:
+    yield Diagnostic(
+        "N032", f"a torch.Generator cannot move: it stays on {holder.device}; make a new one on the target"
+    )
 
 
-def read_storage(holder: Any) -> Iterator[Fact]:
+def read_storage(holder: Any) -> Iterator[Diagnostic]:
     storage = "storage" if type(holder) is torch.UntypedStorage else "storage.untyped()"
-    yield Fact(
+    yield Diagnostic(
         "R047",
         f"a storage on {storage_device(holder)}, held as such: no tensor leads from it to its copy",
         f"hold a tensor instead: torch.empty(0, dtype=torch.uint8, device=storage.device).set_({storage}); or keep it",

@@ -16,11 +16,11 @@ from torchmove.internals.scripted import (
     scripted_within,
 )
 from torchmove.internals.stored import ATOMS
-from torchmove.surveying.children import Bunch, Child, Fact, Reader, attribute
+from torchmove.surveying.children import Child, Children, Diagnostic, Reader, attribute
 from torchmove.surveying.paths import ATTRIBUTE, ITEM
 
 
-def read_module(module: Any) -> Iterator[Child | Bunch | Fact]:
+def read_module(module: Any) -> Iterator[Child | Children | Diagnostic]:
     scripted = scripted_within(module)
     stored = vars(scripted)
     if "_c" in stored:
@@ -33,11 +33,11 @@ def read_module(module: Any) -> Iterator[Child | Bunch | Fact]:
                 yield attribute(name, value)
 
 
-def _read_cpp(scripted: Any) -> Iterator[Child | Bunch]:
+def _read_cpp(scripted: Any) -> Iterator[Child | Children]:
     stored = vars(scripted)
     parameters, buffers = dict(stored["_parameters"].items()), dict(stored["_buffers"].items())
-    yield Bunch(ATTRIBUTE, parameters, "parameter")
-    yield Bunch(ATTRIBUTE, buffers, "buffer")
+    yield Children(ATTRIBUTE, parameters, "parameter")
+    yield Children(ATTRIBUTE, buffers, "buffer")
     for name, child in stored["_modules"].items():
         yield Child(ITEM, int(name), child) if name.isdecimal() else attribute(name, child)
     for name, value in attributes_of(scripted).items():
@@ -52,18 +52,18 @@ def read_method(method: Any) -> Iterator[Child]:
     yield attribute("owner", module_of_method(method))
 
 
-def read_function(function: Any) -> Iterator[Fact]:
+def read_function(function: Any) -> Iterator[Diagnostic]:
     """Mostly just code, and then nothing of it has to move."""
     yield from _facts(baked_into_graph(function.inlined_graph))
 
 
-def _facts(found: Iterable[Baked]) -> Iterator[Fact]:
+def _facts(found: Iterable[Baked]) -> Iterator[Diagnostic]:
     """One for each device that something is on."""
     each = list(found)
     for device in dict.fromkeys(one.device for one in each):
         here = [one for one in each if one.device == device]
         more = f" and {len(here) - 1} more" if len(here) > 1 else ""
-        yield Fact("R022", f"its TorchScript program has {here[0]}{more} baked in", _REMEDY, device)
+        yield Diagnostic("R022", f"its TorchScript program has {here[0]}{more} baked in", _REMEDY, device)
 
 
 _REMEDY = (

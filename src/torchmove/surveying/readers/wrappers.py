@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchmove.surveying.children import Fact, Reader
+from torchmove.surveying.children import Diagnostic, Reader
 
 
 def _refused(code: str, why: str, remedy: str) -> Reader:
-    def read(_: Any) -> Iterator[Fact]:
-        yield Fact(code, why, remedy)
+    def read(_: Any) -> Iterator[Diagnostic]:
+        yield Diagnostic(code, why, remedy)
 
     return read
 
