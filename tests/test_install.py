@@ -69,7 +69,7 @@ def try_out(installed: Path, folder: Path) -> None:
     used = run(f"{sys.executable} -c '{program}'", folder, PYTHONPATH=there)
     assert used.stdout.startswith(there), used.stderr
     assert {path.name for path in installed.rglob("browser/*")} == {
-        path.name for path in (ROOT / "src/torchmove/report/browser").iterdir()
+        path.name for path in (ROOT / "src/torchmove/reporting/browser").iterdir()
     }
 
 
