@@ -41,7 +41,7 @@ def test_learned_is_as_the_table_says_and_as_a_native_start(info, flags):
         native = {str(slot.path): slot.device.type for slot in tm.survey(optimizer).tensors}
         assert placement(optimizer, "twin:1") == native, case
         optimizer.__class__ = type("Unknown", (info.optim_cls,), {"__module__": __name__})
-        assert not learning.births_of(optimizer, home).why_not, case
+        assert not learning.learned_places_of(optimizer, home).why_not, case
         assert placement(optimizer, "twin:1") == native, case
 
 
@@ -107,7 +107,7 @@ def test_learning_leaves_nothing_behind(capsys, recwarn):
     before, taken = copy.deepcopy(optimizer.state_dict()), kind.steps_taken
     random, threads = torch.get_rng_state(), torch.is_grad_enabled()
     try:
-        learning.births_of(optimizer, torch.device("twin:0"))
+        learning.learned_places_of(optimizer, torch.device("twin:0"))
     finally:
         everywhere.remove()
     assert kind.steps_taken == taken + 1
@@ -115,7 +115,7 @@ def test_learning_leaves_nothing_behind(capsys, recwarn):
     assert torch.get_rng_state().equal(random)
     assert torch.is_grad_enabled() == threads
     assert str(optimizer.state_dict()) == str(before)
-    learning.births_of(stepped(kind), torch.device("twin:1"))
+    learning.learned_places_of(stepped(kind), torch.device("twin:1"))
     assert kind.steps_taken == taken + 2  # the step of the second itself: its class is known
 
 

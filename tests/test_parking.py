@@ -198,7 +198,7 @@ def test_frozen_weights_do_not_travel(device):
 def test_the_fingerprint_finds_any_bit_and_any_exchange(by_rows):
     torch.manual_seed(0)
     flat = torch.randint(0, 256, (3 * fingerprints.MIB + 12345,), dtype=torch.uint8)
-    fingerprint = fingerprints.Taker(torch.device("cpu"), by_rows=by_rows).take
+    fingerprint = fingerprints.Fingerprinter(torch.device("cpu"), by_rows=by_rows).take
     before = fingerprint(flat)
     assert before.shape == (4,)
     for at in [0, 1, 4095, 4096, fingerprints.MIB - 1, fingerprints.MIB, 3 * fingerprints.MIB, len(flat) - 1]:
@@ -470,9 +470,9 @@ def test_a_tensor_that_looks_at_a_larger_storage_in_the_same_place_is_parked(twi
     tensor.data = torch.randn(2 * count, device="twin:0")[:count]
     # As if the new storage lay where the old one was, which happens when it pleases the allocator.
     mirror, address = host_copies.of(tensor), tensor.data_ptr()
-    run = mirror.truth.run
+    run = mirror.baseline.run
     run.piece, run.members = run.piece._replace(address=address), [(address, tensor.nbytes)]
-    mirror.truth = mirror.truth._replace(address=address)
+    mirror.baseline = mirror.baseline._replace(address=address)
     expected = tensor.cpu()
     with tm.parked(tensor):
         assert torch.equal(tensor, expected)

@@ -168,7 +168,7 @@ def test_a_caller_who_waits_to_be_asked_learns_that_the_traffic_has_failed(monke
 
     monkeypatch.setattr(traffic, "_drive", lost)
     workers, stream = Workers(0), SimpleNamespace(device=torch.device("cuda:0"))
-    bundles = Bundles(traffic.Road([], workers, stream, int), [], lambda *_: None)
+    bundles = Bundles(traffic.Channel([], workers, stream, int), [], lambda *_: None)
     errors: list[str] = []
 
     def go() -> None:
