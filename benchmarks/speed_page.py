@@ -49,9 +49,9 @@ def _transformer(part: Figures) -> str:
         "A transformer with AdamW",
         f"{_size(part)} in {part['tensors']} tensors, in mid-training. {_measured(part, 'transformer')}",
         _ways(part, TITLES),
-        f"Movers: {part['movers']['there']} to {device}, {part['movers']['back']} to the CPU. The most memory beyond "
+        f"Movers: {part['movers']['there']} to {device}, {part['movers']['back']} to the CPU. Peak memory beyond "
         f"the state, in the first moves of the process: {_extra(there)} on the way to {device}, {_extra(back)} on the "
-        "way back. The host's is what a thread saw that looked at the resident memory every 5 ms.",
+        "way back. A thread read the resident memory of the host every 5 ms.",
     )
 
 
@@ -69,10 +69,10 @@ def _small(part: Figures) -> str:
     return _section(
         "Many small tensors",
         f"{part['tensors']} tensors, {_size(part)} together: small linear layers with AdamW in mid-training. "
-        f"{_measured(part, 'small')} Medians of {part['turns']} turns, and the best in each direction, each beside its "
-        "like: it is the processor that this measures, and on a shared machine others slow it down.",
+        f"{_measured(part, 'small')} Medians and best of {part['turns']} turns. The processor bounds this move, and other "
+        "programs on a shared machine slow it down.",
         _ways(part, names),
-        "Where the time of `tm.move` goes, in microseconds a tensor, in the best of some turns more:",
+        "The stages of `tm.move`, in microseconds per tensor, in the best of several turns:",
         _table(("stage", f"to {part['device']}", "to the CPU"), rows),
     )
 
@@ -108,7 +108,7 @@ def _peers(part: Figures) -> str:
     }
     missing = [f"{name} {why}." for name, why in part["missing"].items()]
     return _section(
-        "Beside others",
+        "Other libraries",
         f"A transformer with AdamW in mid-training, {_size(part)}. {_measured(part, 'peers')}",
         _ways(part, names),
         *missing,
@@ -117,7 +117,7 @@ def _peers(part: Figures) -> str:
 
 def _digests(part: Figures) -> str:
     return _section(
-        "What proof costs",
+        "Cost of verification",
         f"A transformer with AdamW in mid-training, {_size(part)}. {_measured(part, 'digests')}",
         _ways(part, {name: f'`verify="{name}"`' for name in ("quick", "bytes", "off")}, beside="quick"),
     )
@@ -140,18 +140,18 @@ def _park(part: Figures) -> str:
         f"as fast, page-locking included. An unchanged state takes {unchanged:.1%} of the time of a changed one; with "
         f"{part['half_bytes'] / nbytes:.0%} of the bytes changed, {half:.0%}. GB/s are those of the whole state.",
         _table(("state", "park, s", "GB/s", "of the link", "wake, s", "GB/s", "of the link"), rows),
-        f"Host memory beyond the state, at most: {readable_bytes(part['host_bytes'] - nbytes)}. Of "
+        f"Peak host memory beyond the state: {readable_bytes(part['host_bytes'] - nbytes)}. Of "
         f"{readable_bytes(nbytes)} the device got {readable_bytes(part['freed_bytes'])} back. After 20 more cycles the "
         f"host had {readable_bytes(max(0, part['grown_host_bytes']))} more in use, the device "
         f"{readable_bytes(max(0, part['grown_device_bytes']))}.",
         *_unchanged(part["unchanged_stages"]),
         *([_shards(part["shards"], seconds)] if "shards" in part else []),
-        f"Two models of {part['swap']['bytes'] / 1e9:.0f} GB: one leaves and the other comes, seconds.",
+        f"Two models of {part['swap']['bytes'] / 1e9:.0f} GB, one moved out and the other in, in seconds:",
         _table(
             ("", "one after the other", "`tm.swap`", "times as fast"),
             [
                 (title, *map(_digits, (swaps[f"in turn{rest}"], swaps[f"at once{rest}"])), _digits(faster))
-                for title, rest in (("out of a changed one", ""), ("out of an unchanged one", ", unchanged"))
+                for title, rest in (("the one moved out has changed", ""), ("it is unchanged", ", unchanged"))
                 for faster in [swaps["in turn"] / swaps[f"at once{rest}"]]
             ],
         ),
@@ -160,7 +160,7 @@ def _park(part: Figures) -> str:
 
 def _unchanged(stages: Figures) -> list[str]:
     rows = [(name, _digits(seconds * 1e3)) for name, seconds in stages.items()]
-    said = "Where the time goes of a park of an unchanged state, the best of some, in milliseconds:"
+    said = "The stages of a park of an unchanged state, in milliseconds, best of several:"
     return [said, _table(("stage", "ms"), [*rows, ("total", _digits(sum(stages.values()) * 1e3))])]
 
 

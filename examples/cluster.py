@@ -1,4 +1,4 @@
-"""A sharded training on every rank: moved to the CPU and back in mid-training, parked, and a DDP model wrapped again.
+"""Move a sharded training to the CPU and back on every rank, park it, and wrap a DDP model again.
 
 torchrun --nproc-per-node 2 examples/cluster.py
 """

@@ -1,4 +1,4 @@
-"""A layer with a tensor that was never registered as a buffer: found by verify, moved by tm.move."""
+"""A layer with a tensor that was never registered as a buffer: tm.verify finds it, tm.move moves it."""
 
 import torch
 from second_device import second_device
@@ -11,7 +11,7 @@ class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(4, 4))
-        self.table = torch.linspace(0, 1, 4)  # forgotten: .to() does not know it
+        self.table = torch.linspace(0, 1, 4)  # never registered: .to() leaves it behind
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x @ self.weight) * self.table

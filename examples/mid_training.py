@@ -1,4 +1,4 @@
-"""A model and its optimizer in mid-training: they move, and train on as if nothing had happened."""
+"""Move a model and its optimizer in the middle of a training, and continue the training."""
 
 import torch
 from second_device import second_device

@@ -1,4 +1,4 @@
-"""A model of modules inside modules, to a device and back."""
+"""Move a model of nested modules to a device and back."""
 
 import torch
 from second_device import second_device
@@ -14,7 +14,7 @@ def main() -> None:
         nn.Sequential(nn.ReLU(), nn.BatchNorm1d(128)),
         nn.ModuleDict({"head": nn.Linear(128, 10), "tail": nn.Linear(128, 10)}),
     )
-    model[2]["tail"].weight = model[2]["head"].weight  # tied, and tied they stay
+    model[2]["tail"].weight = model[2]["head"].weight  # tied before and after the move
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
     print(f"Where is everything?\n\n{tm.survey(model)}\n")

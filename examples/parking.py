@@ -1,4 +1,4 @@
-"""A training gives its device away to a second model that needs all of it, has it back, and goes on."""
+"""Park a training while a second model uses nearly all memory of the device, then continue it."""
 
 import torch
 from second_device import second_device
@@ -20,7 +20,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> flo
 
 
 def other_work(device: torch.device) -> str:
-    """A model that takes nearly all the memory there is."""
+    """Run a model that takes nearly all free memory of the device."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 24
     rows = int(free * 0.9) // (4 * 256)
     with torch.no_grad():

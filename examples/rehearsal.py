@@ -1,4 +1,4 @@
-"""A training step with three device bugs, rehearsed on a machine that need not have the device."""
+"""Rehearse a training step with three device bugs; the machine does not need the device."""
 
 import torch
 from torch import nn
@@ -18,8 +18,8 @@ class Scaled(nn.Module):
 
 def train_step(model, optimizer, batch):
     out = model(batch["x"].to("cuda"))
-    noise = torch.randn(3, 4)  # made on the CPU
-    loss = (out + noise - batch["y"]).square().mean()  # and the targets are still there
+    noise = torch.randn(3, 4)  # created on the CPU
+    loss = (out + noise - batch["y"]).square().mean()  # the targets are on the CPU too
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

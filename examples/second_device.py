@@ -1,7 +1,7 @@
-"""A device to move to: the machine's accelerator or, where there is none, torch's lazy device.
+"""The device that the examples move to: the accelerator of the machine or, without one, torch's lazy device.
 
-The lazy device is part of every torch. It has bytes of its own, runs forward, backward and optimizers, and refuses to
-mix its tensors with those of the CPU, as any accelerator does.
+Every build of torch has the lazy device. It has its own memory, runs forward, backward and optimizers, and refuses operations
+that mix its tensors with CPU tensors, as an accelerator does.
 """
 
 import torch
@@ -15,6 +15,6 @@ def second_device() -> torch.device:
     from torch._lazy import ts_backend
 
     ts_backend.init()
-    # It only notes what it is asked, until a value is wanted. Fifty steps noted as one program take minutes to compile.
+    # It records operations until a value is read. Fifty steps recorded as one program take minutes to compile.
     register_optimizer_step_post_hook(lambda *_: _lazy.mark_step())
     return torch.device("lazy")

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _PIECE = re.compile(
     r"^```(?P<kind>\w*)[ \t]*(?P<rest>[^\n]*)\n(?P<code>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$", re.M | re.S

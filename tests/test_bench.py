@@ -312,7 +312,7 @@ def test_parts_that_were_not_measured_again_keep_their_figures(page, docs):
     page.write({"digests": FIGURES["digests"]}, docs)
     page.write({"peers": FIGURES["peers"]}, docs)
     assert json.loads((docs / "performance.json").read_text()) == {name: FIGURES[name] for name in ("digests", "peers")}
-    assert "### What proof costs" in (docs / "performance.md").read_text()
+    assert "### Cost of verification" in (docs / "performance.md").read_text()
 
 
 @pytest.mark.parametrize("text", ["no marks", "<!-- speed --> only one", "<!-- /speed --> <!-- speed -->"])

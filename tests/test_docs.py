@@ -16,6 +16,7 @@ import torchmove as tm
 # Commands that pages show and that are not run here, and why.
 NOT_RUN = {
     "make test": "these are the tests",
+    "make test-all": "as above",
     "make check": "it takes the linters, and runs the shape test again",
     "make demo": "test_examples.py runs what it runs",
     "make docs": "test_site.py builds the site",

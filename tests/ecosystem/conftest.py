@@ -58,7 +58,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 said = "refused" if outcome == "passed" and "refused" in name else outcome
                 counts[Path(path).stem.removeprefix("test_")][said] += 1
     terminalreporter.section("objects of libraries")
-    terminalreporter.write_line("| library | tried | right | refused with reason | wrong | not tried |")
+    terminalreporter.write_line("| library | tested | correct | refused with reason | wrong | not tested |")
     for library, found in sorted(counts.items()):
         right, refused, wrong = found["passed"], found["refused"], found["failed"] + found["error"]
         row = [library, right + refused + wrong, right, refused, wrong, found["skipped"]]
