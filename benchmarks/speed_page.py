@@ -69,8 +69,8 @@ def _small(part: Figures) -> str:
     return _section(
         "Many small tensors",
         f"{part['tensors']} tensors, {_size(part)} together: small linear layers with AdamW in mid-training. "
-        f"{_measured(part, 'small')} Medians and best of {part['turns']} turns. The processor bounds this move, and other "
-        "programs on a shared machine slow it down.",
+        f"{_measured(part, 'small')} Medians and best of {part['turns']} turns. The processor bounds this move, "
+        "and other programs on a shared machine slow it down.",
         _ways(part, names),
         "The stages of `tm.move`, in microseconds per tensor, in the best of several turns:",
         _table(("stage", f"to {part['device']}", "to the CPU"), rows),
@@ -137,7 +137,7 @@ def _park(part: Figures) -> str:
         "Parking",
         f"A transformer with AdamW in mid-training, {_size(part)}. {_measured(part, 'park')} `Module.to` and a loop "
         f"over the state took {_digits(part['usual_seconds'])} s to the CPU: the first park is {_digits(times)} times "
-        f"as fast, page-locking included. An unchanged state takes {unchanged:.1%} of the time of a changed one; with "
+        f"as fast, pinning included. An unchanged state takes {unchanged:.1%} of the time of a changed one; with "
         f"{part['half_bytes'] / nbytes:.0%} of the bytes changed, {half:.0%}. GB/s are those of the whole state.",
         _table(("state", "park, s", "GB/s", "of the link", "wake, s", "GB/s", "of the link"), rows),
         f"Peak host memory beyond the state: {readable_bytes(part['host_bytes'] - nbytes)}. Of "

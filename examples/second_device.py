@@ -1,7 +1,7 @@
 """The device that the examples move to: the accelerator of the machine or, without one, torch's lazy device.
 
-Every build of torch has the lazy device. It has its own memory, runs forward, backward and optimizers, and refuses operations
-that mix its tensors with CPU tensors, as an accelerator does.
+Every build of torch has the lazy device. It has its own memory, runs forward, backward and optimizers, and refuses
+operations that mix its tensors with CPU tensors, as an accelerator does.
 """
 
 import torch
