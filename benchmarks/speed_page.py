@@ -81,7 +81,7 @@ def _sizes(part: Figures) -> str:
     rows = part["rows"]
     within = sum(leg for row in rows for leg in row["within"].values())
     return _section(
-        "By size",
+        "Move time by size",
         "Models without an optimizer, in one tensor and in eight; milliseconds, the best of several turns. "
         + _measured(part, "sizes"),
         _table(
