@@ -301,7 +301,7 @@ def test_without_a_terminal_there_are_no_colours(folder):
         (["survey", "program.py:empty"], "returned nothing: let it return the objects"),
         (["survey", "program.py:absent"], "returned nothing: let it return the objects"),
         (["survey", "program.py:awaited"], "is async: name an ordinary function"),
-        (["survey", "program.py:slip"], "returned weights: generator holds no state to look at"),
+        (["survey", "program.py:slip"], "returned weights: cannot search generator for tensors"),
         (["survey", "inner/part.py:build"], "part.py belongs to a package: in "),
         (["survey", "program.py:pair", "--html", "no/such/folder.html"], "there is no folder no/such for folder.html"),
         (["rehearse", "program.py:pair"], "returned a Scaled first: return the step"),

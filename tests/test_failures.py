@@ -571,7 +571,7 @@ def test_devices_in_keys_of_many_entries_are_one_note(twin):
     (note,) = receipt.plan.notes
     assert note.code == "N040"
     assert note.path == "list(model.cache)[0][1] and 5 more"
-    assert note.why == "remembers cpu in a place that cannot be changed"
+    assert note.why == "remembers cpu in an object that cannot be changed"
     assert {tensor.device.type for tensor in model.cache.values()} == {"twin"}
 
 
@@ -889,6 +889,31 @@ def test_a_move_between_forward_and_backward_is_refused():
     assert refuses(model) == {"R033"}
     loss.backward()
     tm.move(model, to="twin:0")  # the loss is still there, but its graph has run
+
+
+def test_a_reason_that_many_paths_share_is_one_line():
+    model = nn.Sequential(*[nn.Linear(2, 2, device="meta") for _ in range(75)])
+    with pytest.raises(tm.MoveRefused) as error:
+        tm.move(model, to="twin:0")
+    assert len(error.value.refusals) == 150
+    (head, line) = str(error.value).splitlines()
+    assert head == "nothing was moved, for 1 reason:"
+    assert line.startswith("  R030 at 150 paths (model[0].weight ... and 149 more): a meta tensor has no bytes")
+    assert line.count("Fix: ") == 1
+
+
+def test_different_reasons_are_lines_of_their_own():
+    model = nn.Linear(2, 2)
+    model.left, model.right = model(torch.ones(1, 2)), model(torch.ones(1, 2))
+    with pytest.raises(tm.MoveRefused) as error:
+        tm.move(model, nn.Linear(2, 2, bias=False, device="meta"), to="twin:0")
+    head, *lines = str(error.value).splitlines()
+    assert head == "nothing was moved, for 3 reasons:"
+    single = [each for each in lines if " paths " not in each]
+    assert single == [f"  {each}" for each in error.value.refusals if each.code == "R030"]
+    (assigned,) = [each for each in lines if "R032 at 2 paths (model.left ... and 1 more)" in each]
+    assert assigned.endswith("Fix: model.left = model.left.detach(), and the same for the others")
+    assert any("R033 at 2 paths (model.weight ... and 1 more)" in each for each in lines)
 
 
 def test_a_retained_graph_is_refused():

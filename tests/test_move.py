@@ -180,7 +180,7 @@ def test_a_device_in_a_place_that_cannot_be_written_to_is_noted():
 
 @pytest.mark.parametrize("keep", ["model.weight", None, nn.Linear(1, 1)])
 def test_keep_takes_a_list(keep):
-    with pytest.raises(TypeError, match="keep takes a list"):
+    with pytest.raises(TypeError, match="keep= needs a list"):
         tm.move(nn.Linear(1, 1), to="twin:0", keep=keep)
 
 
@@ -358,13 +358,13 @@ def test_the_callers_variables_are_not_kept_alive():
 
 
 def test_nothing_to_move_is_an_error():
-    with pytest.raises(TypeError, match="nothing was given"):
+    with pytest.raises(TypeError, match="no objects were given"):
         tm.move(to="twin:0")
 
 
 @pytest.mark.parametrize("slip", [nn.Linear(1, 1).parameters(), {}.values(), map(id, []), nn.Linear, "model", 3])
 def test_what_holds_no_state_is_an_error(slip):
-    with pytest.raises(TypeError, match="holds no state"):
+    with pytest.raises(TypeError, match="Did you mean to='model'" if slip == "model" else "cannot search"):
         tm.move(slip, to="twin:0")
 
 
@@ -388,7 +388,7 @@ def test_a_noun_is_short_in_a_shell():
 def test_a_tensor_without_memory_fails_and_changes_nothing():
     model = nn.Linear(1, 1)
     model.zeros = torch._efficientzerotensor((2,))
-    with pytest.raises(tm.MoveFailed, match="no memory behind it"):
+    with pytest.raises(tm.MoveFailed, match="has no memory"):
         tm.move(model, to="twin:0")
     assert model.weight.device.type == "cpu"
 

@@ -1,7 +1,7 @@
-"""Every code: what it says and what to do about it. `docs/codes.md` is written from here, by `python docs/codes.py`.
+"""The table of all codes: what each one means, and how to fix it.
 
-A new code is one row here, in the order of the numbers, and `make docs` or that script. No code is ever used again for
-something else.
+To add a code, add one row here in numerical order, and run `python docs/codes.py`, which writes `docs/codes.md` from
+this table. A code is never reused with another meaning.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Code(NamedTuple):
-    """What stands in the way, is worth knowing or was found; and what to do, where there is something to do."""
+    """What a code means, and its fix. Notes need no fix."""
 
     what: str
     remedy: str = ""
@@ -18,283 +18,291 @@ class Code(NamedTuple):
 
 REFUSALS = {
     "R010": Code(
-        "`to=` is no device, or one that this machine does not have, or `meta`",
-        'name a device that is there; `to="auto"` takes the accelerator if there is one',
+        "`to=` is not a device, is not available on this machine, or is `meta`",
+        'pass an available device, `to="cuda"`; `to="auto"` picks the accelerator if there is one, else the CPU',
     ),
     "R011": Code(
-        "`keep=` names something that is not part of the state",
-        "`print(tm.survey(...))` shows the paths",
+        "`keep=` names an object or a path that is not part of the state",
+        "`print(tm.survey(model, optimizer))` lists the paths",
     ),
     "R012": Code(
-        "`mover=` is not a mover, or not one for this route",
-        '`mover="auto"`',
+        "`mover=` is not a mover, or does not support this pair of devices",
+        'pass `mover="auto"`',
     ),
     "R013": Code(
-        "the state has changed since the plan was made",
-        "plan again, right before applying",
+        "the state changed after the plan was made",
+        "call `tm.plan` again, right before `tm.apply`",
     ),
     "R014": Code(
-        "a `FakeTensorMode` is on: what is copied under it has no bytes",
-        "move outside of its block",
+        "a `FakeTensorMode` is active: copies made under it have no bytes",
+        "move outside of the `with FakeTensorMode():` block",
     ),
     "R020": Code(
-        "`DistributedDataParallel` or `DataParallel`: its buckets and replicas stay behind",
-        "`model = tm.rewrap(model, optimizer, to=...)`; of DataParallel: `model = wrapper.module`, move it and its "
+        "`DistributedDataParallel` or `DataParallel`: its gradient buckets or replicas would stay on the old device",
+        "`model = tm.rewrap(model, optimizer, to=...)`; for `DataParallel`: `model = model.module`, move it and its "
         "optimizer, wrap it again",
     ),
     "R021": Code(
-        "FSDP holds shards that cannot move now: the old `FullyShardedDataParallel`, `CPUOffloadPolicy`, "
+        "FSDP holds shards that cannot move now: the old `FullyShardedDataParallel`, `CPUOffloadPolicy`, or "
         "gradients accumulated without reduction",
-        "shard with `fully_shard`; finish the step first",
+        "shard with `fully_shard`; finish the training step first",
     ),
     "R022": Code(
-        "a traced, scripted or frozen TorchScript program has a tensor or a device baked in, which the state would "
-        "leave; one without moves",
-        "move the module it was made from and trace or script that again; scripted, `device=x.device` and registered "
-        "buffers are not baked in",
+        "a traced, scripted or frozen TorchScript program contains a tensor or a device as a constant, on a device "
+        "that the state leaves; a program without such constants moves",
+        "move the original module, then trace or script it again; in scripted code, `device=x.device` and registered "
+        "buffers do not become constants",
     ),
     "R023": Code(
-        "an exported program or a graph has a device baked in",
-        "export or trace again on the target, or `torch.export.passes.move_to_device_pass`",
+        "an exported program or an fx graph contains a device as a constant",
+        "export or trace it again on the target, or `torch.export.passes.move_to_device_pass(program, device)`",
     ),
     "R024": Code(
         "hooks of accelerate or diffusers move this module's weights on every call",
-        "`remove_hook_from_submodules(model)`, or load it without `device_map`; the refusal names diffusers' own",
+        "`accelerate.hooks.remove_hook_from_submodules(model)`, or load it without `device_map`; for diffusers, the "
+        "refusal names the call",
     ),
     "R025": Code(
-        "a captured CUDA graph replays on the old addresses",
-        "delete it, move, capture again",
+        "a captured CUDA graph replays on the old memory addresses",
+        "delete the graph, move, and capture it again",
     ),
     "R026": Code(
-        "packed quantised parameters: their bytes are out of reach",
-        "move the float model and quantise it on the target",
+        "packed quantized parameters: torch gives no access to their bytes",
+        "move the float model and quantize it on the target",
     ),
     "R027": Code(
-        "parametrized tensors are being cached",
-        "move outside of `with parametrize.cached():`",
+        "`parametrize.cached()` is active: its cache would keep the old tensors",
+        "move outside of the `with parametrize.cached():` block",
     ),
     "R028": Code(
-        "FSDP has gathered a parameter: the whole is registered, not the shard; `tm.move` and `tm.park` reshard "
-        "by themselves",
+        "FSDP has gathered a parameter: the full parameter is registered instead of the shard; `tm.move` and "
+        "`tm.park` reshard by themselves",
         "`model.reshard()`",
     ),
     "R029": Code(
-        "a paged optimizer of bitsandbytes: its state is in memory that the driver takes to and fro by itself",
-        "load its `state_dict()` into the optimizer of the same kind that is not paged, and move that",
+        "a paged bitsandbytes optimizer: its state is in managed memory, which the CUDA driver moves between host and "
+        "device",
+        "make the optimizer of the same kind that is not paged, `load_state_dict(paged.state_dict())`, and move that",
     ),
     "R030": Code(
         "a meta tensor has no bytes",
-        "materialise it first: load the weights, or `to_empty()`",
+        "materialize it first: load the weights, or `model.to_empty(device=...)`",
     ),
     "R031": Code(
-        "a tensor subclass that does not say what is inside it, or a `ShardedTensor`",
-        "keep it, or move it by its own means before",
+        "a tensor subclass without `__tensor_flatten__`, or a `ShardedTensor`",
+        "`keep=` it, or move it with its own methods first",
     ),
     "R032": Code(
-        "a tensor of the state is the result of a computation whose graph can still run backward",
-        "detach it where it is stored",
+        "a stored tensor is the result of a computation whose graph can still run backward",
+        "detach it where it is stored: `module.name = module.name.detach()`",
     ),
     "R033": Code(
-        "a forward pass has used a parameter and its graph can still run backward",
-        "drop the loss and the outputs, or `backward()` first",
+        "a forward pass used a parameter, and its graph can still run backward",
+        "delete the loss and the outputs (`del loss`), or call `backward()` first",
     ),
     "R034": Code(
-        "a storage is smaller than what its tensor shows: its memory was taken away",
-        "gather it first, or keep it",
+        "a storage is smaller than its tensor: its memory was freed",
+        "gather it first, or `keep=` it",
     ),
     "R035": Code(
-        "a memory-mapped or shared `TensorDict`: a file, or other processes, would no longer see what is written to it",
-        "`td = td.clone()`, or keep it",
+        "a memory-mapped or shared `TensorDict`: after a move, writes to it would no longer reach its file or the "
+        "other processes",
+        "`td = td.clone()`, or `keep=` it",
     ),
     "R036": Code(
-        "bitsandbytes has packed 4-bit weights for the CPU's kernels, in a forward in eval mode",
-        "`model.state_dict()` unpacks them, in place",
+        "a forward in eval mode made bitsandbytes pack 4-bit weights for its CPU kernels",
+        "`model.state_dict()` unpacks them in place",
     ),
     "R037": Code(
-        "bitsandbytes' weights are not quantised yet: their first `.to()` does that, and a move is none",
-        "`model.to(device)`, once",
+        "bitsandbytes weights are not quantized yet: only the first `.to()` of their module quantizes them",
+        "call `model.to(device)` once; after that `tm.move` can move it",
     ),
     "R040": Code(
-        "MPS has no float64 and no complex128",
-        "convert first: `.float()`",
+        "MPS does not support float64 and complex128",
+        "convert first: `.float()`, `.to(torch.complex64)`",
     ),
     "R041": Code(
-        "two tensors share memory, but one moves and the other stays",
-        "keep both or neither, or clone one first",
+        "two tensors share memory, but one would move and the other would stay",
+        "`keep=` both or neither, or `.clone()` one of them first",
     ),
     "R042": Code(
         "not enough memory on the target",
-        "free some there, or `keep=` some of the state where it is",
+        "free memory there, or leave part of the state where it is with `keep=`",
     ),
     "R043": Code(
-        "tensors of different dtypes share memory, and the target has no storages",
-        "clone one of them first",
+        "tensors of different dtypes share memory, and the target device has no storages",
+        "`.clone()` one of them first",
     ),
     "R044": Code(
-        "a dtype of less than a byte, and the target has no storages",
+        "a dtype smaller than one byte, and the target device has no storages",
         "view it as bytes first: `.view(torch.uint8)`",
     ),
     "R045": Code(
-        "a storage begins within memory that another one shows, but not at a whole element of its tensor",
-        "clone one of them first",
+        "two storages overlap in memory, at a distance that is not a multiple of the element size",
+        "`.clone()` one of the tensors first",
     ),
     "R047": Code(
-        "a storage (`UntypedStorage`, `TypedStorage`) is held as such: no tensor leads from it to its copy",
-        "hold a tensor on it instead, or `keep=` it",
+        "the state holds a bare storage (`UntypedStorage`, `TypedStorage`): it cannot be rebound to its copy, as a "
+        "tensor can",
+        "hold a tensor on the storage instead, or `keep=` it",
     ),
     "R048": Code(
-        "FSDP2 or tensor-parallel shards would go to an accelerator that their device mesh is not on: mesh, process "
+        "FSDP2 or tensor-parallel shards would move to an accelerator that their device mesh is not on: mesh, process "
         "group and buffers stay",
-        "make the mesh on the target, `fully_shard` a new model on it, and take the state there by "
+        "make the mesh on the target, `fully_shard` a new model on it, and load the state into it with "
         "`torch.distributed.checkpoint.state_dict`",
     ),
     "R050": Code(
-        "the ranks that hold parts of one state make different calls, or call with different objects",
+        "ranks that hold parts of one state made different calls, or passed different objects",
         "make the same call, with the same objects, on every rank",
     ),
 }
 
-# Of checkpoint files.
+# Refusals of checkpoint files.
 FILES = {
     "R060": Code(
-        "`to=` is no device, or one without storages (`meta`, `xla`)",
-        "name one that a checkpoint can be saved from: `cpu`, `cuda:0`",
+        "`to=` is not a device, or is one without storages (`meta`, `xla`)",
+        "pass a device that a checkpoint can be saved from: `cpu`, `cuda:0`",
     ),
     "R061": Code(
-        "the file cannot be read, or the result not written: missing, no permission, no room, not an ordinary file",
-        "look at the path, its permissions and the room on the disk",
+        "the file cannot be read, or the result cannot be written: it does not exist, permission is denied, the disk "
+        "is full, or it is not a regular file",
+        "check the path, its permissions and the free space on the disk",
     ),
     "R062": Code(
-        "not a checkpoint: another kind of file, which is named (a Git LFS pointer, a web page, a GGUF, ...), an "
-        "empty one, a folder without one or with several",
-        "name a file of `torch.save`, a `.safetensors` file, or an index; `git lfs pull`, or download it again",
+        "not a checkpoint: another kind of file, which the message names (a Git LFS pointer, a web page, a GGUF file), "
+        "an empty file, or a folder that contains no checkpoint or several",
+        "pass a file written by `torch.save`, a `.safetensors` file, or an index; `git lfs pull`, or download it again",
     ),
     "R063": Code(
-        "another kind of file of torch's: of `torch.save` before 1.6, a TorchScript or exported program, a package, a "
+        "another file format of torch: `torch.save` before 1.6, a TorchScript or exported program, a package, or a "
         "folder of `torch.distributed.checkpoint`",
-        "load it with torch's function for it (`torch.jit.load(..., map_location=)`), and `torch.save` its state_dict",
+        "load it with torch's function for that format (`torch.jit.load(..., map_location=)`), and `torch.save` its "
+        "state_dict",
     ),
     "R064": Code(
-        "it needs more than weights-only loading allows: a class or function, which is named, or a newer "
-        "pickle protocol",
-        "save a state_dict; or, if you trust the file, `torch.serialization.add_safe_globals`",
+        "the file needs more than weights-only loading allows: a class or function, which the message names, or a "
+        "newer pickle protocol",
+        "save a state_dict instead; if you trust the file, `torch.serialization.add_safe_globals([...])`",
     ),
     "R065": Code(
-        "it is not as it was written: cut short, a wrong checksum, records that overlap, are compressed or "
-        "lead elsewhere, a pickle or header that does not hold together",
-        "get the file again",
+        "the file is damaged: truncated, a wrong checksum, records that overlap, are compressed or point elsewhere, "
+        "an inconsistent pickle or header",
+        "download or copy the file again",
     ),
     "R066": Code(
-        "a tensor claims what is not there: more elements than its storage has, offsets that overlap or do not fit",
-        "get the file again, and do not load this one",
+        "a tensor refers to bytes that do not exist: more elements than its storage has, offsets that overlap or do "
+        "not fit",
+        "download or copy the file again, and do not load this one",
     ),
     "R067": Code(
-        "it asks for absurd amounts of memory or depth, or for far more work than a checkpoint of its size",
+        "the file asks for implausible amounts of memory or nesting, or for far more work than its size explains",
         "do not load it, unless you know who made it and why",
     ),
     "R068": Code(
-        "an index leads out of its folder, or names a file or a tensor that is not there",
-        "get the index and its files again, into one folder",
+        "an index names a path outside of its folder, or a file or a tensor that does not exist",
+        "download the index and its files again, into one folder",
     ),
     "R069": Code(
-        "the place of the result or the page is taken: by what is read, a file, a folder, a link, a pipe, a device",
-        "name another place; an ordinary file is replaced by a file with `overwrite=True`, on the command line "
-        "`--overwrite`",
+        "the path of the result or the page is taken: by the input, a file, a folder, a link, a pipe or a device",
+        "pass another path; to replace a regular file, `overwrite=True`, on the command line `--overwrite`",
     ),
     "R070": Code(
-        "nothing to relocate: all of it is there already, or it is a safetensors file, which names no device "
-        "and loads on any",
-        "use it as it is",
+        "nothing to relocate: everything is on that device already, or it is a safetensors file, which records no "
+        "device and loads on any",
+        "use the file as it is",
     ),
     "R071": Code(
-        "torch itself does not load it weights-only, or loads something else than was read",
+        "`torch.load(..., weights_only=True)` cannot load it, or loads something other than what was read",
         "load it where it was saved, and save a state_dict",
     ),
     "R072": Code(
-        "what was written is not what was read, or the original changed meanwhile",
-        "try again while nobody writes to it; if it stays so, the disk or memory is faulty",
+        "what was written differs from what was read, or the original changed meanwhile",
+        "try again while no other process writes to it; if it happens again, check the disk and the memory",
     ),
     "R073": Code(
-        "the name of the result does not fit: a folder with the name of a file, a file of `torch.save` named "
-        "`.safetensors`, `.json` or as a folder",
-        "name a file, `.pt` say; or for a folder a folder",
+        "the name of the result does not match its kind: a folder named like a file, or a file of `torch.save` named "
+        "`.safetensors`, `.json` or like a folder",
+        "name a file with `.pt`, and a folder without an extension",
     ),
 }
 
 NOTES = {
-    "N020": Code("modules in a plain list, tuple or dict: they move, but no optimizer sees their parameters"),
-    "N021": Code("a tensor on a class is out of reach and stays"),
+    "N020": Code(
+        "modules in a plain list, tuple or dict: they move, but `model.parameters()` does not list their parameters"
+    ),
+    "N021": Code("a tensor on a class cannot be moved and stays"),
     "N022": Code("a compiled module: its first call after the move compiles again"),
     "N030": Code("the entries of an `lru_cache` belong to the state and move"),
     "N031": Code(
-        "datasets, loaders, samplers and Lightning's data modules are data, not state: they are not entered; nor is "
-        "what a `Trainer` of transformers has as its dataset, a plain list too",
+        "datasets, data loaders, samplers and Lightning data modules are data, not state: torchmove does not search "
+        "them, nor the datasets of a transformers `Trainer`, even if they are plain lists",
     ),
     "N032": Code("a `torch.Generator` cannot move"),
-    "N033": Code("an `lru_cache` on a class is out of reach: clear it, or its entries stay"),
-    "N040": Code("a remembered device in a place that cannot be changed (a tuple, say)"),
+    "N033": Code("the entries of an `lru_cache` on a class cannot be moved: clear the cache, or they stay"),
+    "N040": Code("a remembered device in an object that cannot be changed, such as a tuple"),
     "N041": Code(
-        "a device without storages (XLA, torch's lazy device): ties are kept there; strides, views and expanded "
-        "tensors are not seen on the way back",
+        "a device without storages (XLA, torch's lazy device): tied weights stay tied there; strides, views and "
+        "expanded tensors are lost on the way back",
     ),
-    "N042": Code("memory that other processes share: they keep what was there, and do not see what is written after"),
+    "N042": Code("memory that other processes share: they keep the old memory, and do not see later writes"),
     "N048": Code(
-        "FSDP2 or tensor-parallel shards leave the kind of device that their mesh is on, for the CPU: they go back "
+        "FSDP2 or tensor-parallel shards move to the CPU, away from the device type of their mesh: move them back "
         "before the next forward",
     ),
     "N050": Code(
-        "some of a parked state is in ordinary memory, which is slower: page-locking was refused, or "
-        "`host_bytes=` is not enough",
+        "part of the parked state is in pageable memory, which is slower: pinning failed, or `host_bytes=` is too "
+        "small",
     ),
     "N060": Code(
-        "a module changed what it holds in its own `_apply`, as it does in `Module.to`: adopted, on the target"
+        "a module replaced its tensors in its own `_apply`, as it does in `Module.to`: the move kept its changes"
     ),
     "N061": Code(
-        "a stored result of a computation whose backward has run: it moves as data, and where `.data =` is not allowed "
-        "it comes without its spent graph",
+        "a stored result of a computation whose backward has run: it moves as data, and loses its used graph where "
+        "torch does not allow `.data =`",
     ),
     "N063": Code(
-        "where an optimizer of this class keeps its scalars could not be learned from a first step: `step` goes to the "
-        "CPU, all others beside their parameters; `tm.register_rule` says where they belong",
+        "a simulated first step could not show where an optimizer of this class keeps its scalars: `step` goes to the "
+        "CPU, all others to the device of their parameters; `tm.register_rule` overrides this",
     ),
 }
 
 FINDINGS = {
     "V101": Code(
-        "the bytes of a tensor are not what they were",
-        "something wrote to it, during the move or since (a training step, say): find out what",
+        "the bytes of a tensor changed",
+        "find what wrote to it, during the move or since, such as a training step",
     ),
     "V201": Code(
         "tensors that shared a storage no longer do",
-        "as V101",
+        "find what replaced one of them, during the move or since",
     ),
     "V202": Code(
-        "tensors overlap that did not before",
-        "as V101",
+        "tensors overlap in memory that did not before",
+        "find what replaced one of them, during the move or since",
     ),
     "V301": Code(
         "a tensor is no longer part of the state",
-        "as V101",
+        "find what removed it, during the move or since",
     ),
     "V302": Code(
         "a tensor is part of the state that was not before",
-        "as V101",
+        "find what added it, during the move or since",
     ),
     "V303": Code(
-        "an optimizer does not train the model: all of its parameters stayed behind and belong to no given module, "
+        "an optimizer does not train the model: its parameters stayed behind and belong to no given module, "
         "or a module replaced some in its own `_apply`",
-        "make the optimizer after the move, or move with `tm.move`",
+        "make the optimizer after the move, or move with `tm.move(model, optimizer, to=...)`",
     ),
     "V401": Code(
-        "a tensor is not where it should be",
-        "`tm.move` moves it; a plain attribute of a module wants `register_buffer`",
+        "a tensor is on the wrong device",
+        "`tm.move` moves it; register a plain attribute of a module with `register_buffer`",
     ),
     "V402": Code(
         "dtype, shape, stride or requires_grad changed",
-        "as V101",
+        "find what replaced the tensor, during the move or since",
     ),
     "V403": Code(
         "a module remembers a device that it is not on",
-        "ask a parameter for its device instead",
+        "read the device from a parameter instead: `next(model.parameters()).device`",
     ),
 }

@@ -1,11 +1,11 @@
-"""Everything torchmove raises.
+"""Every exception that torchmove raises.
 
 TorchmoveError
-|-- MoveRefused         the plan holds refusals; nothing was touched
-|-- MoveFailed          copying or committing failed; rolled back, nothing changed
-|-- VerificationError   the state is not what it should be; the verdict says where
-|-- CheckpointRefused   a checkpoint file is not sound, or cannot be written as asked; nothing was written
-`-- CannotMeasure       torchmove bench has nothing to measure here
+|-- MoveRefused         the state cannot move as requested; nothing was changed
+|-- MoveFailed          the move failed while it copied or rebound tensors; it was rolled back
+|-- VerificationError   the state differs from what was expected; the verdict lists the findings
+|-- CheckpointRefused   a checkpoint file is damaged, or cannot be written as requested; nothing was written
+`-- CannotMeasure       torchmove bench cannot measure this machine as requested
 """
 
 from __future__ import annotations
@@ -19,46 +19,72 @@ if TYPE_CHECKING:
 
 
 class TorchmoveError(Exception):
-    """The root of all errors of this library."""
+    """The base class of all exceptions of this library."""
 
 
 class MoveRefused(TorchmoveError):
-    """The state cannot move as asked, and nothing was touched.
+    """The state cannot move as requested. Nothing was changed.
+
+    The message has one line per reason: where many paths share one, it names the first path and a count.
 
     Attributes:
-        refusals: every reason, each with `code`, `path`, `why` and `remedy`.
+        refusals: every refusal, each with `code`, `path`, `why` and `remedy`.
     """
 
     def __init__(self, refusals: Sequence[Refusal]) -> None:
         self.refusals = tuple(refusals)
-        reasons = "\n".join(f"  {refusal}" for refusal in self.refusals)
-        count = "1 reason" if len(self.refusals) == 1 else f"{len(self.refusals)} reasons"
-        super().__init__(f"nothing was moved, for {count}:\n{reasons}")
+        reasons = _one_line_per_reason(self.refusals)
+        count = "1 reason" if len(reasons) == 1 else f"{len(reasons)} reasons"
+        super().__init__("\n  ".join([f"nothing was moved, for {count}:", *reasons]))
+
+
+def _one_line_per_reason(refusals: Sequence[Refusal]) -> list[str]:
+    """A line for each reason, with the first path and a count where several paths share it."""
+    alike: dict[tuple[str, str, str], list[Refusal]] = {}
+    for refusal in refusals:
+        remedy = refusal.remedy.replace(refusal.path, "...") if _assigns(refusal) else refusal.remedy
+        alike.setdefault((refusal.code, refusal.why, remedy), []).append(refusal)
+    return [_line(some) for some in alike.values()]
+
+
+def _assigns(refusal: Refusal) -> bool:
+    """Whether the remedy is an assignment to the path, and so differs from path to path."""
+    return refusal.remedy.startswith(f"{refusal.path} = ")
+
+
+def _line(alike: Sequence[Refusal]) -> str:
+    first, *others = alike
+    if not others:
+        return str(first)
+    remedy = f"{first.remedy}, and the same for the others" if _assigns(first) else first.remedy
+    paths = f"{len(alike)} paths ({first.path} ... and {len(others)} more)"
+    return f"{first.code} at {paths}: {first.why}. Fix: {remedy}"
 
 
 class MoveFailed(TorchmoveError):
-    """The move broke off and was rolled back: the state is as it was, bit for bit.
+    """The move failed and was rolled back: every tensor has the bytes, device and metadata that it had before.
 
-    Unless something stood in the way of that too: then `not_undone` says what, and the state must not be used further.
+    If the rollback failed too, `not_undone` says what is left, and the state must not be used: load it again.
 
     Attributes:
-        stage: what was going on when it broke off.
-        not_undone: what could not be rolled back; empty, but for the worst case.
+        stage: what the move was doing when it failed.
+        not_undone: what could not be rolled back; empty if the rollback was complete.
     """
 
     def __init__(self, stage: str, why: str, *, not_undone: str = "") -> None:
         self.stage, self.not_undone = stage, not_undone
-        end = "and was rolled back, nothing has changed"
+        end, remedy = "and was rolled back, nothing has changed", ""
         if not_undone:
-            end = f"and could not be rolled back ({not_undone}): part of the state may have moved, load it again"
-        super().__init__(f"the move failed while {stage} {end}: {why}")
+            end = f"and could not be rolled back ({not_undone}), so part of the state may have moved"
+            remedy = ". Fix: load the state again"
+        super().__init__(f"the move failed while {stage} {end}: {why}{remedy}")
 
 
 class VerificationError(TorchmoveError):
-    """The state is not what it should be. After a move it has been rolled back.
+    """The state differs from what was expected. If a move found this, it rolled the move back.
 
     Attributes:
-        verdict: it holds the findings.
+        verdict: the verdict with all findings.
     """
 
     def __init__(self, verdict: Verdict, *, rolled_back: bool = False) -> None:
@@ -68,7 +94,7 @@ class VerificationError(TorchmoveError):
 
 
 class CheckpointRefused(TorchmoveError):
-    """A checkpoint file cannot be read or written as asked. `refusals` holds the reasons, each with its remedy."""
+    """A checkpoint file cannot be read or written as requested; `refusals` holds the reasons and remedies."""
 
     def __init__(self, refusals: Sequence[Refusal]) -> None:
         self.refusals = tuple(refusals)
@@ -76,4 +102,4 @@ class CheckpointRefused(TorchmoveError):
 
 
 class CannotMeasure(TorchmoveError):
-    """This machine cannot be measured as asked; says why, and what to do instead."""
+    """`torchmove bench` cannot measure this machine as requested; the message says why and what to do instead."""

@@ -1,1 +1,1 @@
-"""Private names of torch and CPython, and what is built directly on them; no other folder uses any."""
+"""Private names of torch and CPython, and the code directly on top of them. No other folder uses private names."""

@@ -1,8 +1,9 @@
-"""Gradient accumulators: the nodes in which every graph over a leaf ends, and the hooks on them.
+"""Gradient accumulators: the graph nodes that add gradients to leaves, and the hooks on those nodes.
 
-A leaf knows its accumulator only weakly: it lives as long as a graph, or whoever put hooks on it. Torch gives a leaf
-another one when it looks at another kind of memory, and would forget the hooks. So the new one forwards to the hooks of
-the old one, whose removal and additions keep working, and lives as long as that: their dict keeps it.
+A leaf holds its accumulator by a weak reference: the node lives as long as a graph, or a handle of a hook, holds it.
+When a leaf gets a storage on another device, torch makes a new node for it, without the hooks of the old one. So the
+new node gets a hook that calls the hooks of the old one, so that their handles keep working. The dict of the old node's
+hooks holds the new node.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ Hooks = OrderedDict[int, Callable[..., Any]]
 
 
 class Accumulators:
-    """Those of some leaves that somebody holds, as they are now."""
+    """The accumulators of those leaves that a graph or another object holds."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        # A node holds the implementation of its leaf, which is seen in the use count: mostly nobody does.
+        # A node holds the implementation of its leaf, which raises its use count. Few leaves have one.
         held = [tensor for tensor in tensors if tensor._use_count() > 1]  # type: ignore[attr-defined]
         leaves = [each for each in held if each.requires_grad and graph_of(each) is None and not each.is_inference()]
         self._nodes = [(leaf, _accumulator(leaf)) for leaf in leaves]
 
     def hand_over(self) -> None:
-        """Make the hooks fire for what the leaves look at now. Once they look back, the same takes it back."""
+        """Make the hooks fire for the leaves' present storages. Called again after a rollback, it undoes itself."""
         for leaf, node in self._nodes:
             hooks = [_hooks_of(node, kind) for kind in _KINDS]
             if any(hooks):
                 _hand_over(hooks, node, _accumulator(leaf))
 
     def let_go(self) -> None:
-        """The old nodes run no more. One whose leaf has another implementation now would keep the old memory."""
+        """Release the memory of the old nodes, which never run again, where a leaf was given a new implementation."""
         for leaf, node in self._nodes:
             if node.variable is not leaf:
                 node.variable.data = torch.empty(0, dtype=leaf.dtype, device=node.variable.device)
@@ -54,11 +55,11 @@ _KINDS = ("register_hook", "register_prehook")
 
 
 def _hooks_of(node: Any, kind: str) -> Hooks:
-    """The dict in which a node keeps its hooks of a kind. Only the handle of a hook knows it."""
+    """The dict in which a node keeps its hooks of one kind. Only the handle of a hook has a reference to it."""
     handle = getattr(node, kind)(_nothing)
     hooks: Hooks = handle.hooks_dict_ref()
     for number in [number for number, hook in hooks.items() if hook is _nothing]:
-        del hooks[number]  # one that was left when this was broken off, too
+        del hooks[number]  # also one left by an interrupted call
     return hooks
 
 
@@ -66,9 +67,9 @@ def _nothing(*_: object) -> None:
     return None
 
 
-def _hand_over(several: Iterable[Hooks], node: Any, now: Any) -> None:
-    for kind, hooks in zip(_KINDS, several, strict=True):
-        # What a node forwards to since an earlier move is forwarded by its successor directly.
+def _hand_over(all_hooks: Iterable[Hooks], node: Any, now: Any) -> None:
+    for kind, hooks in zip(_KINDS, all_hooks, strict=True):
+        # Where an earlier move made a node forward to another, the new node forwards to that one directly.
         forwards = [hook for hook in hooks.values() if type(hook) is _Forward]
         if now is node:
             hooks.__dict__.pop(_KEPT, None)
@@ -81,7 +82,7 @@ def _hand_over(several: Iterable[Hooks], node: Any, now: Any) -> None:
 
 
 class _Forward:
-    """A hook that calls the hooks of another node. They are that node's: with it they go."""
+    """A hook that calls the hooks of another node. It refers to them weakly: they end with that node."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = weakref.ref(hooks)
@@ -92,8 +93,10 @@ class _Forward:
             hooks.__dict__[_KEPT] = node
 
     def __call__(self, gradients: Any, *outputs: Any) -> Any:
-        """Behind the node hooks get the gradients of its inputs and outputs, before it those of its outputs. What one
-        returns takes the place of the first."""
+        """Call the hooks in order, each with the gradients that the one before it returned.
+
+        A post-hook gets the gradients of the inputs and of the outputs, a pre-hook only those of the outputs.
+        """
         given = gradients
         for hook in [*(self._hooks() or {}).values()]:
             result = None if type(hook) is _Forward else hook(gradients, *outputs)

@@ -1,11 +1,10 @@
-"""All objects of some types that there are, as the collector knows them.
+"""Find all live objects of some types with the garbage collector, and keep the collector from running during a move.
 
-An object refers to its type, so that those who refer to some types are these objects, and little else: to look for them
-is several times quicker than to be handed everything and to sift that.
+An object refers to its type, so `gc.get_referrers` of some types returns their instances and little else. That is
+several times faster than filtering `gc.get_objects()`.
 
-The collector also knows tuples that other threads are only just making, and Python gives up on such a tuple when
-somebody else holds it. So what it hands out is sifted within a single call into C, in which no other thread gets its
-turn.
+The collector also returns tuples that other threads are still building, and Python raises if such a tuple has another
+reference. So the result is filtered within a single C call, during which no other thread runs.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ T = TypeVar("T")
 
 
 def everything_of(*kinds: type[T]) -> list[T]:
-    """Every tracked object of some types or of those below them."""
-    # The sieve has no name here: it goes with the call that empties it.
-    return list(_sieve(_below(kinds)))
+    """Every object of the given types or their subclasses that the collector tracks."""
+    # The iterator gets no name here, so that it is freed with the call that exhausts it.
+    return list(_instances(_with_subclasses(kinds)))
 
 
-def _sieve(kinds: set[type]) -> Iterator[Any]:
-    # Each object comes twice in a row, once to be asked for its type. (A tee would hold itself, and some with it.)
+def _instances(kinds: set[type]) -> Iterator[Any]:
+    # Each object comes twice in a row, once to read its type. (itertools.tee would hold references to some of them.)
     twice = chain.from_iterable(map(repeat, chain.from_iterable(starmap(gc.get_referrers, [tuple(kinds)])), repeat(2)))
     return compress(twice, map(kinds.__contains__, map(type, twice)))
 
 
-def _below(kinds: tuple[type, ...]) -> set[type]:
+def _with_subclasses(kinds: tuple[type, ...]) -> set[type]:
     found: set[type] = set()
     todo = [*kinds]
     while todo:
@@ -44,11 +43,11 @@ def _below(kinds: tuple[type, ...]) -> set[type]:
     return found
 
 
-_MANY = 5000  # objects; the collector looks through fewer in no time
-# Some Pythons freeze a few hundred objects of their own when they start, and can do without that. What a program
-# freezes is all it has by then, thousands, and stays frozen.
-_OF_PYTHON = 1000
-_SHARE = 100  # one part in so many of the time goes to collecting everything
+_MANY_OBJECTS = 5000  # collecting fewer takes no measurable time
+# Some builds of Python freeze a few hundred objects at start, which may be unfrozen. A program that calls gc.freeze has
+# thousands by then, which must stay frozen.
+_FROZEN_BY_PYTHON = 1000
+_SHARE = 100  # a full collection takes at most one part in this many of the time
 
 
 class _WithoutCollector(Switch):
@@ -66,9 +65,9 @@ class _WithoutCollector(Switch):
         if not self._was_on or gc.isenabled():
             return
         try:
-            if gc.get_count()[0] - self._before > _MANY and gc.get_freeze_count() < _OF_PYTHON:
-                # Off to the oldest generation, or the next allocation would have the collector look at all of them. In
-                # a single call into C: in between, everything would stay frozen.
+            if gc.get_count()[0] - self._before > _MANY_OBJECTS and gc.get_freeze_count() < _FROZEN_BY_PYTHON:
+                # Move all objects to the oldest generation, or the next allocation would collect all of them. In a
+                # single C call: an interrupt in between would leave everything frozen.
                 list(chain(starmap(gc.freeze, [()]), starmap(gc.unfreeze, [()])))
                 _in_time.is_owed = True
         finally:
@@ -76,15 +75,16 @@ class _WithoutCollector(Switch):
 
 
 without_collector = under(_WithoutCollector)
-"""A decorator: collecting in between would find nothing, and cost as much as the work."""
+"""A decorator that turns the collector off: collecting meanwhile would find nothing, and take as long as the work."""
 
 
 class _InTime:
-    """Collects everything when it is time to.
+    """Runs a full collection when one is due.
 
-    Sent to the oldest generation, the garbage of others is there too, and the collector has forgotten for how long it
-    has not looked at that: who moves again and again would never be rid of it. So it is looked at here, unless the
-    collector has done so itself. Before the work, not after it: a Ctrl-C that comes meanwhile meets nothing done.
+    Objects that were moved to the oldest generation may include garbage of the program, and the move resets the
+    collector's record of when it last collected that generation. A program that moves repeatedly would never free it.
+    So this collects it, unless the collector did so itself. It runs before a move and not after one, so that a Ctrl-C
+    meanwhile interrupts no finished work.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel keeps for itself."""
+"""Private methods and attributes of DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 
 def remove_autograd_hooks(model: Any) -> None:
-    """The wrapper reduces no gradients any more."""
+    """Stop the wrapper from reducing gradients."""
     model._remove_autograd_hooks()
 
 
 def timeout_of(group: Any, kind: str) -> datetime.timedelta | None:
-    """How long a process group waits for its ranks, by its backend for a kind of device."""
+    """The timeout of a process group's backend for a device type."""
     found = group._get_backend(torch.device(kind)).options._timeout
     return found if isinstance(found, datetime.timedelta) else None

@@ -13,4 +13,5 @@ def frame(up: int) -> FrameType:
 
 
 def main_thread_frame() -> FrameType | None:
+    """The frame that the main thread is executing."""
     return sys._current_frames().get(threading.main_thread().ident or 0)

@@ -1,7 +1,7 @@
-"""What FSDP (`fully_shard`) remembers about the shards of a module, besides the parameters that it registers.
+"""The records that FSDP (`fully_shard`) keeps for the shards of a module, besides the parameters that it registers.
 
-Each shard is a window on a flat, padded piece of memory that FSDP gathers from. If the two move together, everything
-that FSDP remembers is true where they are.
+Each shard is a view of a flat, padded tensor that FSDP gathers from. If the two move together, FSDP's records stay
+valid.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ def is_sharded(module: Any) -> bool:
 
 
 def is_fsdp_hook(hook: Any) -> bool:
-    """One that FSDP has put on a module, a few for every shard: it holds FSDP's records, and nothing of the state's."""
+    """Whether FSDP put this hook on a module. Such a hook holds FSDP's records, and no tensors of the state."""
     return str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp.")
 
 
 def shards_of(module: Any) -> Iterator[Any]:
-    """FSDP's records, one for each parameter that it shards in this module."""
+    """FSDP's records of this module, one for each parameter that it shards."""
     state = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)  # one of them before torch 2.12, or none
+    groups = getattr(state, "_fsdp_param_groups", None)  # torch before 2.12 has a single group, or None
     for group in [state._fsdp_param_group] if groups is None else groups:
         yield from group.fsdp_params if group is not None else ()
 
 
 def flat_of(shard: Any) -> tuple[str, Tensor]:
-    """The piece of memory behind a shard, and the name of its parameter."""
+    """The name of a parameter, and the flat tensor that its shard is a view of."""
     return shard._module_info.param_name, shard._sharded_param_data
 
 
 def whole_of(shard: Any) -> Tensor | None:
-    """The parameter that a forward computes with, if it is trained; its memory is there while it is gathered."""
+    """The unsharded parameter that a forward uses, if it is trained. It has memory only while it is gathered."""
     whole: Tensor | None = getattr(shard, "_unsharded_param", None)
     return whole if whole is not None and whole.requires_grad else None
 
 
 def fsdp_obstacle(shard: Any) -> str:
-    """Why a shard cannot move now, if so."""
+    """Why a shard cannot move now, or an empty string."""
     if shard.offload_to_cpu:
-        return "CPUOffloadPolicy: FSDP itself moves this shard, to the device and back, in every step"
+        return "CPUOffloadPolicy: FSDP itself moves this shard to the device and back in every step"
     whole = getattr(shard, "_unsharded_param", None)
     if shard.unsharded_accumulated_grad is not None or (whole is not None and whole.grad is not None):
-        return "gradients are accumulated over the whole parameter, without reduction: FSDP holds them, not the state"
+        return "gradients are accumulated without reduction: only FSDP's records hold them, not the parameters"
     return ""
 
 
 def is_gathered(shard: Any) -> bool:
-    """Is the whole parameter registered now, instead of the shard? FSDP leaves it so after some forwards."""
+    """Whether the full parameter is registered instead of the shard, as FSDP leaves it after some forwards."""
     return getattr(shard.sharded_state, "name", "SHARDED") != "SHARDED"

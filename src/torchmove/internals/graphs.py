@@ -1,7 +1,7 @@
-"""Which autograd graphs can still run backward? Moving a parameter under such a graph would make its backward nonsense.
+"""Which autograd graphs can still run backward: moving a parameter under such a graph would corrupt its backward.
 
-Backward frees what the nodes saved. A graph that leads to one freed node is spent: its backward raises, whatever else
-it leads to. A loss or an output that is kept after backward holds a spent graph, and stands in nobody's way.
+Backward frees the tensors that the nodes saved. A graph that leads to one freed node is spent: its backward raises. A
+loss or an output that is kept after backward holds a spent graph, and does not prevent a move.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchmove.internals.collector import everything_of
 _LEAF_NODE = "AccumulateGrad"
 
 
-UNTOLD = "a graph that torch does not tell"
+UNTOLD = "a graph that torch does not return"
 
 
 def graph_of(tensor: Tensor) -> Any:
-    """Its `grad_fn`. torch does not tell that of a view made without autograd whose base was written to with it."""
+    """Its `grad_fn`. torch does not return that of a view made without autograd whose base was written to with it."""
     try:
         return tensor.grad_fn
     except RuntimeError:
@@ -29,23 +29,23 @@ def graph_of(tensor: Tensor) -> Any:
 
 
 def may_have_gradient(tensor: Tensor) -> bool:
-    """Can it be asked for its gradient? The result of a computation answers with a warning, unless it retains one."""
+    """Whether reading `.grad` is safe: torch warns for a non-leaf tensor, unless it retains its gradient."""
     graph = graph_of(tensor)
     return graph is None or (graph is not UNTOLD and tensor.retains_grad)
 
 
 def in_live_graphs(leaves: Sequence[Tensor], *, besides: Iterable[Tensor] = ()) -> set[int]:
-    """The ids of those leaves that a graph which can still run leads to; graphs that end in `besides` do not count.
+    """The ids of those leaves that a graph which can still run leads to.
 
-    All of them require a gradient.
+    Graphs that end in a tensor of `besides` do not count. All leaves require a gradient.
     """
-    # Whoever else holds a tensor's implementation is seen in its use count: mostly nobody, and we are done.
+    # Any other holder of a tensor's implementation raises its use count. Most have none, so this is quick.
     suspects = {id(leaf) for leaf in leaves if leaf._use_count() > 1}  # type: ignore[attr-defined]
     return suspects & _leaves_of(_ends_of_graphs({id(tensor) for tensor in besides})) if suspects else set()
 
 
 def with_spent_graphs(results: Iterable[Tensor]) -> set[int]:
-    """The ids of those results of computations whose graphs cannot run backward any more."""
+    """The ids of those results of computations whose graphs can no longer run backward."""
     spent = _Spent()
     return {id(result) for result in results if spent.has(result.grad_fn)}
 
@@ -56,7 +56,7 @@ def _ends_of_graphs(besides: set[int]) -> list[Any]:
 
 
 def _leaves_of(ends: Iterable[Any]) -> set[int]:
-    """The leaves of all graphs that can still run, by their ids."""
+    """The ids of the leaves of all graphs that can still run."""
     spent = _Spent()
     todo = [end for end in ends if not spent.has(end)]
     leaves: set[int] = set()
@@ -73,20 +73,20 @@ def _leaves_of(ends: Iterable[Any]) -> set[int]:
 
 
 class _Spent:
-    """Which nodes lead to one that backward has freed. Each node is asked once, however many graphs lead to it."""
+    """Which nodes lead to a node that backward has freed. Each node is checked once, even if many graphs lead to it."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, bool] = {}  # holds the nodes: Python's object of one lives as long as somebody has it
+        self._known: dict[Any, bool] = {}  # holding a node keeps its Python object, and so its id and hash
 
     def has(self, end: Any) -> bool:
-        # Without recursion: a graph may be deeper than Python's stack. A node is answered for once all before it are.
+        # Without recursion: a graph may be deeper than Python's stack. A node is decided once all before it are.
         todo = [(end, False)]
         while todo:
-            node, is_open = todo.pop()
-            if node is None or (node in self._known and not is_open):
+            node, is_second_visit = todo.pop()
+            if node is None or (node in self._known and not is_second_visit):
                 continue
             before = [each for each, _ in node.next_functions if each is not None]
-            if is_open:
+            if is_second_visit:
                 self._known[node] = self._known[node] or any(self._known[each] for each in before)
                 continue
             self._known[node] = _is_freed(node)
@@ -96,18 +96,18 @@ class _Spent:
 
 
 def _is_freed(node: Any) -> bool:
-    """Has backward freed something that the node saved? Unpacking nothing: that could run code of the user's."""
+    """Whether backward has freed what the node saved. Nothing is unpacked: that could run the user's hooks."""
     for name in dir(type(node)):
         if not name.startswith(_RAW):
             continue
         try:
             records = getattr(node, name)
-        except RuntimeError:  # torch's answer once a list of records is gone
+        except RuntimeError:  # torch raises this once a list of records is freed
             return True
         if isinstance(records, (tuple, list)):
             continue
-        # An empty record was freed, or belongs to a tensor that was not needed. Asked for what it saved, only the freed
-        # one raises. There is nothing to unpack in either.
+        # An empty record was either freed, or belongs to a tensor that was not needed. Reading the saved tensor raises
+        # only for the freed one, and unpacks nothing for either.
         if records.data is None and records.unpack_hook is None and _raises(node, _SAVED + name.removeprefix(_RAW)):
             return True
     return False

@@ -1,4 +1,4 @@
-"""Pages of host memory: huge ones where the kernel grants them, taken all at once, given back when not needed."""
+"""Pages of host memory: request huge pages, fault them in at once, and release pages that are not needed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _DONTNEED, _HUGEPAGE, _POPULATE = 4, 14, 23
 
 
 def fresh_host_memory(nbytes: int) -> Tensor:
-    """Bytes of host memory that begin with a huge page, not touched yet."""
+    """Untouched bytes of host memory that start at a huge page boundary."""
     room = torch.empty(nbytes + HUGE_PAGE, dtype=torch.uint8, device="cpu")
     ask_for_huge_pages(room)
     return room[-room.data_ptr() % HUGE_PAGE :][:nbytes]
 
 
 def ask_for_huge_pages(host: Tensor) -> None:
-    """Before the first touch: one page fault for 2 MiB instead of 512."""
+    """Advise the kernel to use huge pages, before the first touch: one page fault for 2 MiB instead of 512."""
     _advise(host, HUGE_PAGE, _HUGEPAGE)
 
 
 def drop_pages(host: Tensor) -> None:
-    """Give back the pages behind a tensor whose bytes nobody will read again; its memory stays mapped."""
+    """Release the pages of a tensor whose bytes will not be read again; its memory stays mapped."""
     _advise(host, mmap.PAGESIZE, _DONTNEED)
 
 
 def touch_pages(address: int, nbytes: int) -> None:
-    """Have the pages there, at once instead of one fault after the other. Lets go of Python's lock meanwhile."""
-    if _madvise is None or _madvise(address, nbytes, _POPULATE) != 0:  # older than Linux 5.14, or none
+    """Fault in all pages at once instead of one by one. Releases the GIL meanwhile."""
+    if _madvise is None or _madvise(address, nbytes, _POPULATE) != 0:  # not Linux, or older than 5.14
         ctypes.memset(address, 0, nbytes)
 
 

@@ -1,4 +1,4 @@
-"""Signals, held back while a state is between two places: Ctrl-C, and every other that Python has a handler for."""
+"""Hold back signals while tensors are being rebound: Ctrl-C, and every other signal with a Python handler."""
 
 from __future__ import annotations
 
@@ -17,44 +17,43 @@ _Handler = Callable[[int, FrameType | None], Any]
 
 
 class HeldInterrupts(Switch):
-    """While open, signals are noted, and then delivered in the order in which they came, each once.
+    """While open, signals are recorded; on exit they are delivered in the order in which they came, each once.
 
-    Python runs handlers between two lines of the main thread, and what they raise is raised there. Reading and setting
-    all handlers is a single call into C each (signal.signal itself is Python), in which no handler runs that is not
-    asked for, and so is noting a signal.
+    Python runs signal handlers between two lines of the main thread, and raises there what they raise. So reading and
+    setting all handlers is one C call each (`signal.signal` itself is Python), during which no handler runs; and
+    recording a signal is a C call too.
     """
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}
         self._noted: dict[int, FrameType | None] = {}
-        self._note = self._noted.setdefault  # called with the number and a frame
+        self._note = self._noted.setdefault  # called with a signal number and a frame
 
     def switch(self) -> None:
-        # Python hands signals to the main thread alone: any other has nothing to hold back.
+        # Python runs signal handlers in the main thread only: other threads have nothing to hold back.
         if threading.current_thread() is threading.main_thread():
             handlers = dict(zip(_NUMBERS, map(_signal.getsignal, _NUMBERS), strict=True))
             self._before = {number: handler for number, handler in handlers.items() if callable(handler)}
             list(map(_signal.signal, self._before, repeat(self._note)))
 
     def restore(self) -> None:
-        """Raises what the handlers raise, once all of them are back and have been called."""
+        """Restore all handlers, deliver the recorded signals, and then raise what a handler raised."""
         try:
             self._set_back()
-        except BaseException:  # a handler that is back already has been called, and has raised
+        except BaseException:  # raised by a handler that is restored already
             self.restore()
             raise
         self._deliver()
 
     def break_off(self) -> None:
-        """Raise the Ctrl-C that is held, if it would be raised as KeyboardInterrupt and not for a handler of the user's
-        own."""
+        """Raise a recorded Ctrl-C as KeyboardInterrupt, unless the user installed a handler for it."""
         if signal.SIGINT in self._noted and self._before[signal.SIGINT] is signal.default_int_handler:
             del self._noted[signal.SIGINT]
             raise KeyboardInterrupt
 
     def _set_back(self) -> None:
         for number, handler in self._before.items():
-            # Somebody's code may have set another meanwhile, which stays.
+            # Other code may have set another handler meanwhile, which stays.
             if _signal.getsignal(number) is self._note:
                 _signal.signal(number, handler)
 
@@ -63,7 +62,7 @@ class HeldInterrupts(Switch):
         if number is None:
             return
         try:
-            # Not raised once more: whoever reads `signal.set_wakeup_fd` has been told of it already.
+            # Call the handler instead of raising the signal again: `signal.set_wakeup_fd` has already reported it.
             self._before[number](number, sys._getframe())
         finally:
             self._noted.pop(number, None)

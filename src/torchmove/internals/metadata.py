@@ -1,4 +1,4 @@
-"""Storages and windows, read: many tensors at once, in columns."""
+"""Read storages and views of many tensors at once, in columns."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_tra
 
 from torchmove.internals.modes import plain_torch, without_modes
 
-# Tensors are read in columns, but not so many at once that they fall out of the processor's cache in between.
+# How many tensors to read at once: more would no longer fit in the processor's cache between two columns.
 AT_ONCE = 1000
 
-_DEVICES: dict[torch.device, torch.device] = {}  # the object that stands for each: equal at a glance
+_DEVICES: dict[torch.device, torch.device] = {}  # one object for each device, so that equal devices compare by identity
 _WITH_STORAGE = {"cpu", "cuda", "xpu", "mps", "meta"}
 SUB_BYTE = {getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in range(1, 8)}
-COPIED_AS_BYTES = {torch.bool, *SUB_BYTE}  # torch's copy makes 0 or 1 of every bool, and has no kernel for the others
-NAMED_TENSORS = hasattr(Tensor, "has_names")  # torch 2.13 has given them up
+COPIED_AS_BYTES = {torch.bool, *SUB_BYTE}  # torch's copy turns every bool into 0 or 1, and has no kernel for the others
+NAMED_TENSORS = hasattr(Tensor, "has_names")  # removed in torch 2.13
 
 
 def read_metadata(tensors: Sequence[Tensor]) -> Metadata | None:
-    """Read windows on storages. C code mapped over them is quicker than a loop.
+    """Read tensors that are views of storages. C functions mapped over them are faster than a loop.
 
-    None: they are not all that. A sparse tensor shows no storage, a nested one no shape, and neither is asked before.
+    None: some are not views of storages. A sparse tensor has no storage, a nested one no shape.
     """
     devices = list(map(_device, tensors))
     different = set(devices)
@@ -64,19 +64,19 @@ _QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.qui
 
 @plain_torch
 def in_shared_memory(tensors: Sequence[Tensor]) -> list[bool]:
-    """Of windows on host memory: can other processes see it too?"""
+    """For each tensor in host memory: whether other processes can access its memory."""
     return list(map(UntypedStorage.is_shared, map(Tensor.untyped_storage, tensors)))
 
 
 def read_metadata_of_any(tensors: Sequence[Tensor]) -> Metadata:
-    """Read windows of any class and on any device. On one without storages (XLA's kind) a tensor travels whole."""
-    # A class of its own may answer otherwise: an uninitialised parameter refuses to tell its shape.
+    """Read tensors of any class, on any device. On a device without storages (XLA), a tensor is copied as a whole."""
+    # A subclass may override these: an uninitialized parameter raises for its shape.
     plain = [tensor if type(tensor) in PLAIN else tensor.data for tensor in tensors]
     metadata = read_metadata(plain)
     if metadata is None:
         metadata = Metadata.none()
         for tensor, data in zip(tensors, plain, strict=True):
-            # Told apart by the tensor itself: `.data` is a new object at every look.
+            # Identified by the tensor itself: `.data` returns a new object each time.
             metadata.extend(
                 read_metadata([data]) or read_metadata_of_wholes([data])._replace(storage_ids=[-id(tensor)])
             )
@@ -84,7 +84,7 @@ def read_metadata_of_any(tensors: Sequence[Tensor]) -> Metadata:
 
 
 def read_metadata_of_wholes(tensors: Sequence[Tensor]) -> Metadata:
-    """Read tensors that travel whole: each gets a storage of its own, of -1 bytes."""
+    """Read tensors that are copied as a whole: each gets a storage of its own, of -1 bytes."""
     count = len(tensors)
     return Metadata(
         [tensor.device for tensor in tensors],
@@ -100,20 +100,20 @@ def read_metadata_of_wholes(tensors: Sequence[Tensor]) -> Metadata:
 
 
 def multiplied_bytes(rows: Tensor, columns: Tensor) -> Tensor:
-    """The product of two matrices of int8, in int32. More than 16 rows; columns in multiples of 8."""
+    """The product of two int8 matrices, in int32. Needs more than 16 rows, and columns in multiples of 8."""
     return torch._int_mm(rows, columns)
 
 
 @cache
 def has_storage(device_type: str) -> bool:
-    """Do tensors on this kind of device look at storages? Asks the device once, unless it is one of torch's own."""
+    """Whether tensors on this device type have storages. Tries it once, unless it is a device type of torch itself."""
     if device_type in _WITH_STORAGE:
         return True
     try:
-        with without_modes():  # the answer is for all, also for those who ask without them
+        with without_modes():  # the result is cached for calls without these modes too
             return torch.empty(1, device=device_type).untyped_storage().data_ptr() != 0
     except torch.OutOfMemoryError:
-        raise  # no answer, and not one to remember
+        raise  # says nothing about storages, and must not be cached
     except (RuntimeError, ImportError, AssertionError):
         return False
 
@@ -128,7 +128,7 @@ def offset_of(tensor: Tensor) -> int:
 
 
 class Metadata(NamedTuple):
-    """What slots record of their tensors, in columns: where they are, what they look at, and what they show of it."""
+    """The metadata of tensors, in columns: devices, storages, dtypes and views."""
 
     devices: list[torch.device]
     nbytes: list[int]
@@ -138,7 +138,7 @@ class Metadata(NamedTuple):
     shapes: list[torch.Size]
     strides: list[tuple[int, ...]]
     requires_grads: list[bool]
-    resizables: list[bool]  # False: another storage may look at the same memory
+    resizables: list[bool]  # another storage may be over the same memory
 
     @classmethod
     def none(cls) -> Metadata:
@@ -148,7 +148,7 @@ class Metadata(NamedTuple):
         return View(self.dtypes[index], self.shapes[index], self.strides[index], offset)
 
     def is_like(self, other: Metadata) -> bool:
-        """Nothing differs but whether storages can be resized: `tensor.numpy()` changes that."""
+        """Whether both agree, except in whether storages can be resized: `tensor.numpy()` changes that."""
         return self[:-1] == other[:-1]
 
     def extend(self, more: Metadata) -> None:
@@ -157,7 +157,7 @@ class Metadata(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a tensor shows of its storage."""
+    """A view of a storage: dtype, shape, stride and offset."""
 
     dtype: torch.dtype
     shape: torch.Size
@@ -165,18 +165,18 @@ class View(NamedTuple):
     offset: int
 
     def moved(self, nbytes: int) -> View:
-        """The same of a storage that begins so many bytes before this one."""
+        """The same view, of a storage that starts this many bytes earlier."""
         return self._replace(offset=self.offset + nbytes // self.dtype.itemsize)
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The first byte that it reaches, and the first behind."""
+        """The first byte of the storage that the view reaches, and the one after the last."""
         reach = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
         return self.offset * self.dtype.itemsize, (self.offset + reach + 1) * self.dtype.itemsize
 
 
 def shape_of(tensor: Tensor) -> Sequence[int]:
-    """As far as it has one: an uninitialised parameter has none yet, a nested tensor many."""
+    """The shape, or () for an uninitialized parameter, which has none, and for a nested tensor, which has several."""
     return () if is_lazy(tensor) or tensor.is_nested else tensor.shape
 
 

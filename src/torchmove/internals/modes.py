@@ -1,4 +1,4 @@
-"""torch's modes, switched off."""
+"""Switch off torch's modes: dispatch modes, autograd, inference mode, `__torch_function__`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchmove.internals.switch import Switch, under
 
-without_modes = _disable_current_modes  # those that look at every operation
+without_modes = _disable_current_modes  # the dispatch modes
 
 
 class _PlainTorch(Switch):
@@ -18,7 +18,7 @@ class _PlainTorch(Switch):
         self._overrides = torch._C._get_torch_function_state()  # type: ignore[attr-defined]
 
     def switch(self) -> None:
-        # It notes all that autograd has switched when it is made, and puts that back when it is left, or goes.
+        # The guard records the autograd settings when it is made, and restores them on exit, or when it is freed.
         self._autograd = torch._C._InferenceMode(False)
         torch._C._set_grad_enabled(False)
         torch._C._set_torch_function_state(torch._C._TorchFunctionState.SUBCLASSES_DISABLED)  # type: ignore[attr-defined]
@@ -30,12 +30,12 @@ class _PlainTorch(Switch):
 
 
 plain_torch = under(_PlainTorch)
-"""A decorator: no autograd, no inference mode, no tensor subclass in between, whatever the caller has switched on.
+"""A decorator: no autograd, no inference mode, no `__torch_function__`, whatever the caller has switched on.
 
-Modes that look at every operation stay on: a rehearsal is one.
+Dispatch modes stay on: a rehearsal is one.
 """
 
 
 def makes_fakes() -> bool:
-    """Has the caller switched on that new tensors are fakes, without bytes?"""
+    """Whether a `FakeTensorMode` is active, under which new tensors have no bytes."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None

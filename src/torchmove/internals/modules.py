@@ -1,4 +1,4 @@
-"""Private names of `nn.Module`: `_apply`, which `Module.to` calls, and what torch's own modules keep for themselves."""
+"""Private names of `nn.Module`: `_apply`, which `Module.to` calls, and private attributes of torch's own modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ APPLY = "_apply"
 
 
 def apply_of(kind: type[nn.Module]) -> Callable[..., Any]:
-    """The `_apply` that modules of a class have."""
+    """The `_apply` method of a module class."""
     return kind._apply
 
 
@@ -26,7 +26,7 @@ def flat_weights(module: nn.RNNBase) -> list[Tensor]:
 
 
 def is_caching() -> bool:
-    """Inside of `with parametrize.cached():`?"""
+    """Whether `with parametrize.cached():` is active."""
     return bool(parametrize._cache_enabled)
 
 
@@ -36,7 +36,7 @@ def pruned_name(hook: prune.BasePruningMethod) -> str:
 
 
 def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
-    """The modules registered with a module, each as often as it is registered."""
+    """The modules registered with a module, including the same module under several names."""
     return module._modules
 
 

@@ -1,6 +1,6 @@
-"""Version counters, by which autograd notices in-place writes.
+"""Rebind tensors to other storages, and keep their version counters, by which autograd detects in-place writes.
 
-Views share the counter of their base, and so do tensors that were detached from one another; `tensor.data` has its own.
+A view shares the counter of its base, and `tensor.detach()` that of the tensor; `tensor.data` has its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torchmove.internals.views import dressed, make_view, undressed
 def by_counter(tensors: Sequence[Tensor]) -> list[list[int]]:
     """The indices of tensors that share a version counter, a list for each counter that several share.
 
-    Torch does not say whose counter a tensor has. So each is set to a number that no other has, and those that show it
-    too share it; all are set back at once.
+    torch does not tell which tensors share a counter. So each counter is set to a different number: the tensors that
+    show the same number share one. All are restored at once.
     """
     counted = [index for index, tensor in enumerate(tensors) if not tensor.is_inference()]
     found: dict[int, list[int]] = {}
@@ -34,7 +34,7 @@ def by_counter(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 class _Numbered(Switch):
-    """While open, each version counter of some tensors shows a number of its own."""
+    """While open, each version counter of some tensors has a different number."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = tuple(tensors)
@@ -62,59 +62,63 @@ def _set_versions(tensors: tuple[Tensor, ...], versions: tuple[int, ...]) -> Non
 
 
 class Rebinding(NamedTuple):
-    """A tensor, the window it shall look through, and the way there."""
+    """A tensor, the new view that it will become, and whether to swap implementations or to set `.data`."""
 
     tensor: Tensor
-    window: Tensor
+    view: Tensor
     by_swap: bool
 
 
-def rebinding(tensor: Tensor, window: Tensor, *, moving: Container[int]) -> Rebinding:
-    """How to rebind a tensor, given the ids of all tensors that move with it."""
-    compatible = torch._has_compatible_shallow_copy_type(tensor, window)
-    return Rebinding(tensor, window, not compatible or _is_loose_view(tensor, moving))
+def rebinding(tensor: Tensor, view: Tensor, *, moving: Container[int]) -> Rebinding:
+    """Decide how to rebind a tensor, given the ids of all tensors that move with it."""
+    compatible = torch._has_compatible_shallow_copy_type(tensor, view)
+    return Rebinding(tensor, view, not compatible or _outlives_its_base(tensor, moving))
 
 
 def with_shared_versions(several: Sequence[Rebinding]) -> list[Rebinding]:
-    """The same rebindings of tensors that share a storage; those that share a version counter share it afterwards too.
+    """The same rebindings, changed so that tensors that share a version counter still share it afterwards.
 
-    Where `.data =` is set, the counter stays with the tensor. An implementation that is swapped in brings its own, and
-    so is made from one that has the right counter.
+    Setting `.data =` keeps the tensor's counter. A swapped-in implementation brings its own, so it is made from a
+    tensor that has the right counter.
     """
     rebindings = list(several)
     if not any(each.by_swap for each in rebindings):
         return rebindings
     for indices in by_counter([each.tensor for each in rebindings]):
         kept = [each.tensor for each in map(rebindings.__getitem__, indices) if not each.by_swap]
-        counted = kept[0] if kept else rebindings[indices[0]].window
+        counted = kept[0] if kept else rebindings[indices[0]].view
         for index in indices:
             each = rebindings[index]
-            if each.by_swap and each.window is not counted:
-                rebindings[index] = each._replace(window=_counted_with(counted, each.window))
+            if each.by_swap and each.view is not counted:
+                rebindings[index] = each._replace(view=_counted_with(counted, each.view))
     return rebindings
 
 
-def _counted_with(counted: Tensor, window: Tensor) -> Tensor:
-    """The window, with the version counter of another tensor."""
+def _counted_with(counted: Tensor, view: Tensor) -> Tensor:
+    """A tensor, with the version counter of another tensor."""
     shared = undressed(counted).detach()
-    # Between tensors that are read conjugated or negated and others, most devices do not allow `.data =`.
-    _set_data(shared, undressed(window))
-    return dressed(shared, window).detach()
+    # Most devices do not allow `.data =` between a tensor with the conjugate or negative bit and one without.
+    _set_data(shared, undressed(view))
+    return dressed(shared, view).detach()
 
 
 def composite_rebinding(tensor: Tensor, rebuilt: Tensor) -> Rebinding:
-    # A compressed sparse tensor takes `.data =` without a word and keeps its old values: shells are always swapped.
+    # A compressed sparse tensor accepts `.data =` silently but keeps its old values: composite tensors are always
+    # swapped.
     return Rebinding(tensor, rebuilt, by_swap=True)
 
 
-def _is_loose_view(tensor: Tensor, moving: Container[int]) -> bool:
-    """A view holds its base. If that is not rebound too (mostly nobody has it), it would hold the old storage for ever;
-    a new implementation is a view of nothing. A negated view holds the conjugated one that it came through besides."""
+def _outlives_its_base(tensor: Tensor, moving: Container[int]) -> bool:
+    """Whether the base of a view is not rebound with it, and would keep the old storage alive.
+
+    A view holds its base, and mostly nothing else does. A swapped-in implementation has no base. A negated view also
+    holds the conjugated view that it was made from.
+    """
     return tensor._is_view() and (tensor.is_neg() or id(tensor._base) not in moving)
 
 
 def rebind(each: Rebinding, undo: Undo) -> None:
-    """Make a tensor look through its new window, with the way back on the undo list."""
+    """Make a tensor a view of its new storage, after putting the reverse step on the undo list."""
     if each.by_swap:
         _rebind_by_swap(each, undo)
     else:
@@ -125,57 +129,59 @@ def rebind_dense(
     tensors: Sequence[Tensor],
     copies: list[Tensor],
     before: Sequence[UntypedStorage],
-    windows: Callable[[], Iterable[View]],
+    views: Callable[[], Iterable[View]],
     undo: Undo,
 ) -> None:
-    """Make dense tensors look at their copies by `.data =`, all at once. Uses the copies up.
+    """Rebind dense tensors to their copies with `.data =`, all at once. Empties the list of copies.
 
-    `before` and `windows` are the storages that they look at now, and how; only the way back asks for those.
+    `before` and `views` are their present storages and views; only the undo step uses them.
     """
-    undo.append(lambda: _set_all(tensors, map(make_view, before, windows())))
+    undo.append(lambda: _set_all(tensors, map(make_view, before, views())))
     copies.reverse()
-    # Each copy goes as soon as its memory has a new owner: later it would have to be fetched again, to be let go of.
+    # Free each copy right after its memory has its new owner, while it is still in the processor's cache.
     _set_all(tensors, map(list.pop, repeat(copies, len(copies))))
 
 
-def _set_all(tensors: Sequence[Tensor], windows: Iterable[Tensor]) -> None:
-    for tensor, window in zip(tensors, windows, strict=True):
-        tensor.data = window
+def _set_all(tensors: Sequence[Tensor], views: Iterable[Tensor]) -> None:
+    for tensor, view in zip(tensors, views, strict=True):
+        tensor.data = view
 
 
 def can_rebind_dense(tensor: Tensor, copy: Tensor) -> bool:
-    """One answer for all dense tensors that go the same way."""
+    """Whether `.data =` works between the devices of these two; the same for all dense tensors on this route."""
     return torch._has_compatible_shallow_copy_type(tensor, copy)
 
 
 def can_rebind_result(tensor: Tensor, target: torch.device) -> bool:
-    """Can the result of a computation go to a device? The gradient it retains holds its implementation by a weak
-    reference, and such a one cannot be swapped."""
+    """Whether the result of a computation can move to a device.
+
+    A retained gradient refers weakly to the implementation of its tensor, and torch refuses to swap such a one.
+    """
     kinds = {tensor.device.type, target.type}
     by_swap = tensor._is_view() or not (len(kinds) == 1 or kinds <= _TAKES_DATA)
     return not (tensor.retains_grad and by_swap)
 
 
-# Between these kinds of devices torch allows `.data =`.
+# torch allows `.data =` between these device types.
 _TAKES_DATA = {"cpu", "cuda", "xpu", "mps"}
 
 
 class Gradients:
-    """The gradients of some tensors, to be set again after the two have been rebound.
+    """The gradients of some tensors, to be set again after both have been rebound.
 
-    Autograd holds the implementation of a gradient, not its object: they are read before the first swap.
+    Autograd holds the implementation of a gradient, not the Python object: they are read before the first swap.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        # Others have none, and warn when they are asked for it.
+        # Other tensors have none, and warn when `.grad` is read.
         some = filter(may_have_gradient, tensors)
         self._pairs = [(tensor, tensor.grad) for tensor in some if tensor.grad is not None]
         for tensor, gradient in self._pairs:
-            # A leaf may take gradients of another dtype (`grad_dtype`), or of any (None).
+            # A leaf may accept gradients of another dtype (`grad_dtype`), or of any dtype (None).
             dtype = tensor.grad_dtype if tensor.is_leaf else tensor.dtype
             if tensor.shape != gradient.shape or dtype not in (gradient.dtype, None):
-                theirs, ours = (f"{each.dtype} {tuple(each.shape)}" for each in (gradient, tensor))
-                raise RuntimeError(f"a gradient of {theirs} does not fit its tensor of {ours}: set it to None first")
+                wrong, right = (f"{each.dtype} {tuple(each.shape)}" for each in (gradient, tensor))
+                raise RuntimeError(f"a gradient is {wrong}, its tensor is {right}. Fix: tensor.grad = None")
 
     def set(self) -> None:
         for tensor, gradient in self._pairs:
@@ -185,7 +191,7 @@ class Gradients:
 def _rebind_data(each: Rebinding, undo: Undo) -> None:
     tensor, before = each.tensor, _data(each.tensor)
     undo.append(lambda: _set_data(tensor, before))
-    _set_data(tensor, each.window)
+    _set_data(tensor, each.view)
 
 
 def _data(tensor: Tensor) -> Tensor:
@@ -195,17 +201,17 @@ def _data(tensor: Tensor) -> Tensor:
     return tensor.data
 
 
-def _set_data(tensor: Tensor, window: Tensor) -> None:
-    # `.data =` takes over whether the window is an inference tensor, so the two must agree.
-    if window.is_inference():
+def _set_data(tensor: Tensor, view: Tensor) -> None:
+    # `.data =` also takes over whether the source is an inference tensor, so the modes must agree.
+    if view.is_inference():
         with torch.inference_mode():
-            tensor.data = window
+            tensor.data = view
     else:
-        tensor.data = window
+        tensor.data = view
 
 
 def _rebind_by_swap(each: Rebinding, undo: Undo) -> None:
-    tensor, other = each.tensor, each.window
+    tensor, other = each.tensor, each.view
     graph = graph_of(tensor)
     if graph in (None, UNTOLD):
         with torch.inference_mode(tensor.is_inference()):
@@ -215,10 +221,11 @@ def _rebind_by_swap(each: Rebinding, undo: Undo) -> None:
     set_version_of(other, like=tensor)
     hooks, late_hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
     before = tensor._cdata
-    # A second swap undoes the first, and only then: whatever is raised, before or after, is told by what is there now.
+    # A second swap undoes the first one, but only if that took place: the implementation that is there now tells,
+    # wherever an exception was raised.
     undo.append(lambda: torch._C._swap_tensor_impl(tensor, other) if tensor._cdata != before else None)
     torch._C._swap_tensor_impl(tensor, other)
-    # The dicts of hooks stay with the object; the new implementation has to be told of them.
+    # The Python object keeps the dicts of hooks; the new implementation has to register them.
     if hooks is not None:
         tensor._backward_hooks = hooks
     if late_hooks is not None:

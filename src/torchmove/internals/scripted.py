@@ -1,8 +1,8 @@
-"""TorchScript modules: what their C++ objects hold, and what is baked into their programs.
+"""TorchScript modules: the attributes of their C++ objects, and the constants in their programs.
 
-Such a module keeps its attributes in C++. A tensor there has one Python object, the same at every look; a list, a dict
-or a device comes out as a copy. C++ holds the implementation of a tensor, not its object: once that is swapped, the
-attribute has to be set again.
+Such a module keeps its attributes in C++. A tensor attribute always returns the same Python object; a list, a dict or a
+device is returned as a copy. C++ holds the implementation of a tensor, not the Python object: after the implementation
+is swapped, the attribute has to be set again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torchmove.internals.stored import stored_dict
 
 
 def scripted_within(holder: Any) -> Any:
-    """A traced module, and one of a class of the user's, keep the scripted module that does the work."""
+    """The scripted module inside a traced module or a user's subclass, which only forward to it."""
     return (stored_dict(holder) or {}).get("_actual_script_module", holder)
 
 
@@ -36,8 +36,10 @@ def module_of_method(method: Any) -> Any:
 
 
 def attributes_of(scripted: Any) -> dict[str, Any]:
-    """Parameters, buffers and all others, without the modules below. Containers come as ones that cannot be written to:
-    what is written to a copy is lost."""
+    """Parameters, buffers and all other attributes, without submodules.
+
+    Containers are returned read-only: they are copies, and writing to them would change nothing.
+    """
     return {name: _unwritable(value) for name, value in _attributes_of(scripted)}
 
 
@@ -67,7 +69,7 @@ def _unwritable(value: Any) -> Any:
 class ScriptedAttributes:
     """The attributes of scripted modules that hold tensors, to be set again after these have been swapped.
 
-    They are read before the first swap: afterwards there are other objects behind them.
+    They are read before the first swap: afterwards the C++ object returns other tensors.
     """
 
     def __init__(self, holders: Iterable[Any]) -> None:
@@ -85,7 +87,7 @@ def _has_tensors(value: Any) -> bool:
         return True
     if isinstance(value, Mapping):
         return any(map(_has_tensors, value.values()))
-    # An object of a scripted class comes out as a copy too.
+    # An object of a scripted class is returned as a copy too.
     inside = value if isinstance(value, (list, tuple)) else (stored_dict(value) or {}).values()
     return any(map(_has_tensors, inside))
 
@@ -94,7 +96,7 @@ def _has_tensors(value: Any) -> bool:
 
 
 class Baked(NamedTuple):
-    """A tensor or a device that is part of a program, and where in the source, as far as that is known."""
+    """A tensor or a device that is a constant of a program, and its source line, if known."""
 
     what: str
     device: torch.device
@@ -105,7 +107,7 @@ class Baked(NamedTuple):
 
 
 def baked_into(module: Any) -> list[Baked]:
-    """What is baked into the methods of a scripted module, and not into those of the modules below it."""
+    """The constants in the methods of a scripted module, without those of its submodules."""
     below = [child for child in vars(scripted_within(module))["_modules"].values() if is_scripted(child)]
     inherited = {each for child in below for each in _baked_into_methods(child)}
     return [each for each in _baked_into_methods(module) if each not in inherited]
@@ -115,7 +117,7 @@ def _baked_into_methods(module: nn.Module) -> tuple[Baked, ...]:
     cpp = _cpp(module)
     names = tuple(cpp._method_names())
     known, found = _known.get(module, ((), ()))
-    if known != names:  # a method's program never changes; methods may be added
+    if known != names:  # a method's program never changes, but methods may be added
         graphs = (cpp._get_method(name).inlined_graph for name in names)
         found = tuple(dict.fromkeys(each for graph in graphs for each in baked_into_graph(graph)))
         _known[module] = names, found
@@ -130,9 +132,9 @@ def baked_into_graph(graph: Any) -> Iterator[Baked]:
         for node in graph.findAllNodes(kind):
             yield from _baked_into_constant(node)
     for node in graph.findAllNodes("aten::device"):
-        words = [each.toIValue() for each in node.inputs() if each.node().kind() in _CONSTANTS]
-        if len(words) == len([*node.inputs()]):  # not read from an attribute
-            yield from _baked_device(torch.device(*[word for word in words if word is not None]), node)
+        arguments = [each.toIValue() for each in node.inputs() if each.node().kind() in _CONSTANTS]
+        if len(arguments) == len([*node.inputs()]):  # all are constants, none is read from an attribute
+            yield from _baked_device(torch.device(*[argument for argument in arguments if argument is not None]), node)
 
 
 _CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")
@@ -144,14 +146,14 @@ def _baked_into_constant(node: Any) -> Iterator[Baked]:
         yield from _baked_device(node.output().toIValue(), node)
     elif kind == "TensorType":
         tensor = node.t("value")
-        if not (_is_loose(node.output()) and _is_harmless(node.output())):
+        if not (_is_mixable(node.output()) and _is_harmless(node.output())):
             shape = "x".join(map(str, tensor.shape)) or "scalar"
             what = f"a {shape} {str(tensor.dtype).removeprefix('torch.')} constant on {tensor.device}"
             yield Baked(what, tensor.device, _source_of(node))
     elif kind in _CONTAINERS:
         for tensor in _tensors_in(node.output().toIValue()):
-            yield Baked(f"a container of constant tensors on {tensor.device}", tensor.device, _source_of(node))
-    elif kind == "ClassType":  # its bytes are out of reach: quantized weights that were packed for the CPU
+            yield Baked(f"a constant container of tensors on {tensor.device}", tensor.device, _source_of(node))
+    elif kind == "ClassType":  # quantized weights, packed for the CPU: torch gives no access to their bytes
         yield Baked(f"a constant {node.output().type()}", torch.device("cpu"), _source_of(node))
 
 
@@ -168,37 +170,37 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 def _baked_device(device: torch.device, node: Any) -> Iterator[Baked]:
     for user in [use.user for use in node.output().uses()]:
-        if device.type == "cpu" and _is_loose_node(user) and _is_harmless(user.output()):
+        if device.type == "cpu" and _makes_mixable(user) and _is_harmless(user.output()):
             continue
         yield Baked(f"{user.kind().split('::')[-1]}(..., device='{device}')", device, _source_of(user))
 
 
-# A number as a tensor: one element on the CPU, which torch mixes with tensors of any device. Tracing makes them of all
-# the numbers in a program.
+# Zero-dimensional constants on the CPU, which torch mixes with tensors of any device. Tracing makes one of each number
+# in a program.
 
 
-def _is_loose(value: Any) -> bool:
+def _is_mixable(value: Any) -> bool:
     node = value.node()
     if node.kind() == "prim::Constant":
-        constant = node.t("value")  # toIValue() would make a number of some
+        constant = node.t("value")  # toIValue() would turn some into numbers
         return bool(constant.dim() == 0 and constant.device.type == "cpu")
-    return node.kind() == "prim::NumToTensor" or _is_loose_node(node)
+    return node.kind() == "prim::NumToTensor" or _makes_mixable(node)
 
 
-def _is_loose_node(node: Any) -> bool:
-    """Does an operation make such a number of such numbers alone?"""
+def _makes_mixable(node: Any) -> bool:
+    """Whether all tensors that an operation takes are such constants, so that its result is one too."""
     if node.kind() not in _MIXING | _PASSING:
         return False
     tensors = [value for value in node.inputs() if value.type().kind() == "TensorType"]
-    return bool(tensors) and all(map(_is_loose, tensors))
+    return bool(tensors) and all(map(_is_mixable, tensors))
 
 
 def _is_harmless(number: Any) -> bool:
-    """Is such a number used only where torch mixes devices?"""
+    """Whether such a constant is used only where torch mixes devices."""
     for user in [use.user for use in number.uses()]:
         if user.kind() in _TO_NUMBER:
             continue
-        if user.kind() not in _MIXING | _PASSING or (_is_loose_node(user) and not _is_harmless(user.output())):
+        if user.kind() not in _MIXING | _PASSING or (_makes_mixable(user) and not _is_harmless(user.output())):
             return False
     return True
 
@@ -215,7 +217,7 @@ _MIXING = {f"aten::{name}{suffix}" for name in _BINARY for suffix in ("", "_")}
 
 
 def _source_of(node: Any) -> str:
-    """FILE:LINE of a node, or else of the first one that uses it."""
+    """FILE:LINE of a node, or of the first node that uses it."""
     users = (use.user for use in node.output().uses()) if node.outputsSize() == 1 else ()
     for each in (node, *users):
         found = _SOURCE.search(each.sourceRange())
@@ -225,5 +227,5 @@ def _source_of(node: Any) -> str:
     return ""
 
 
-# As scripting and as tracing say it.
+# The two forms that scripting and tracing write.
 _SOURCE = re.compile(r'File "([^"]+)", line (\d+)|^(\S+)\((\d+)\):', re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Memory that several storages look at, as those of numpy, dlpack and other processes do: it moves as one."""
+"""Memory under several storages, as from numpy, DLPack or other processes: it moves as one storage."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _address: Callable[[Tensor], int] = torch._C._data_address  # type: ignore[attr-
 
 
 class SharedRange(NamedTuple):
-    """Where a storage lies in the memory that it has in common with others."""
+    """The range of a storage within memory that several storages share."""
 
-    memory: int  # the first of these storages, which stands for all
+    memory: int  # the id of the first of these storages
     address: int
     nbytes: int  # of the memory
-    start: int  # of the storage in it
+    start: int  # of the storage, in that memory
 
 
 class _Reach(NamedTuple):
-    """The addresses that the tensors of a storage reach, and where the storage begins and ends."""
+    """The addresses that the tensors on a storage reach, and the start and end of the storage."""
 
     first: int
     stop: int
@@ -34,8 +34,8 @@ class _Reach(NamedTuple):
 
 
 def shared_ranges(tensors: Sequence[Tensor], metadata: Metadata) -> dict[int, SharedRange]:
-    """Of every storage in which tensors reach the same bytes as those of another one."""
-    if all(metadata.resizables):  # torch's own memory: only what others have lent is looked at by two storages
+    """For every storage with tensors that overlap those on another storage: its range in the shared memory."""
+    if all(metadata.resizables):  # only memory that torch did not allocate can be under two storages
         return {}
     places: dict[int, SharedRange] = {}
     for reaches in _reaches(tensors, metadata).values():

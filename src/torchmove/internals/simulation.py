@@ -1,4 +1,4 @@
-"""Private names of torch from which a simulated device is made: dispatch, autograd, autocast, saving, loaders."""
+"""Private names of torch used to simulate a device: dispatch, autograd, autocast, saving, data loaders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ set_negated = torch._C._set_neg
 negated = torch._neg_view
 unsafe_set: Any = torch._functionalize_unsafe_set
 is_functorch_tensor = torch._C._functorch.is_functorch_wrapped_tensor
-# Under a mode of this kind torch does not start the device that a new tensor is asked for on.
+# Under a mode with this key, torch does not initialize the device that a new tensor is requested on.
 FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
 
 
@@ -35,7 +35,7 @@ def schema_of(operator: Any) -> Any:
     return operator._schema
 
 
-# ---------------------------------------------------------------- what is made of Python values
+# ---------------------------------------------------------------- tensors from Python values
 
 lifts_to_cpu_only = torch._C._only_lift_cpu_tensors
 set_lifts_to_cpu_only = torch._C._set_only_lift_cpu_tensors
@@ -49,11 +49,11 @@ run_backward: Any = torch.autograd._engine_run_backward  # type: ignore[attr-def
 is_profiling = torch._C._autograd._profiler_enabled
 record_functions = torch._C._autograd._enable_record_function
 set_deterministic_algorithms = torch._C._set_deterministic_algorithms
-GRAD_SCALER_STEP = "_maybe_opt_step"  # of a GradScaler: takes the optimizer's step, unless there are infinities
+GRAD_SCALER_STEP = "_maybe_opt_step"  # the GradScaler method that calls optimizer.step, if gradients are finite
 
 
 def without_autocast_key() -> Any:
-    """A guard within which operations go past autocast for the CPU."""
+    """A guard under which operations bypass autocast for the CPU."""
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
 
 
@@ -62,11 +62,11 @@ def has_autocast_kernel(operator: Any) -> bool:
 
 
 def destroy_library(library: torch.library.Library) -> None:
-    """Its kernels are registered no more."""
+    """Unregister the kernels of a library."""
     library._destroy()  # type: ignore[no-untyped-call]
 
 
-# ---------------------------------------------------------------- functions with names of their own
+# ---------------------------------------------------------------- functions under private names
 
 parse_to: Any = torch._C._nn._parse_to
 pad_packed_sequence: Any = torch._VF._pad_packed_sequence
@@ -86,4 +86,4 @@ OPENING = ("_open_zipfile_writer", "_open_file_like")
 zip_writer_of: Any = serialization._open_zipfile_writer_buffer
 LoaderIterator: Any = _BaseDataLoaderIter
 Process: Any = multiprocessing.process.BaseProcess
-RUN_PROCESS = "_bootstrap"  # of a Process: its work, in the process itself
+RUN_PROCESS = "_bootstrap"  # the method of a Process that runs its work, in the new process

@@ -1,4 +1,4 @@
-"""Storages, watched: who holds them, and are they still alive?"""
+"""Storages: their identity, their holders, and whether they are still alive."""
 
 from __future__ import annotations
 
@@ -16,34 +16,36 @@ _cdata = attrgetter("_cdata")
 
 
 def storage_key(holder: Tensor | UntypedStorage) -> int | None:
-    """What tells the storage of a tensor apart from all others; None where it shows none."""
+    """The identity of a tensor's storage; None where it has no storage."""
     try:
         storage = holder.untyped_storage() if isinstance(holder, Tensor) else holder
         return int(storage._cdata)
-    except Exception:  # a parameter that waits for its shape, or a class of its own, refuses in its own way
+    except Exception:  # an uninitialized parameter, or a subclass, raises exceptions of its own
         return None
 
 
 def storage_device(storage: Any) -> torch.device:
-    """The device of a storage. A TypedStorage warns whenever it is asked for anything by its public names."""
+    """The device of a storage. The public attributes of a TypedStorage emit a deprecation warning."""
     return getattr(storage, "_untyped_storage", storage).device  # type: ignore[no-any-return]
 
 
 def held_elsewhere(storages: Sequence[UntypedStorage], tensors: int = 0) -> Iterable[bool]:
-    """Does anybody hold each storage, besides the given list and so many tensors that look at it?"""
+    """For each storage, whether anything but the given list and this many tensors holds it."""
     holders = list(map(torch._C._storage_Use_Count, map(_cdata, storages)))
-    # The Python object in the list holds it too. A storage has one such object: whoever else has that is seen in the
-    # object's count, and not in the storage's.
-    references, ours = list(map(sys.getrefcount, storages)), _references_of_ours(seen=tensors > 0)
-    if sum(holders) == len(storages) * (tensors + 1) and sum(references) == len(storages) * ours:
-        return repeat(False, len(storages))  # none has fewer, so none has more
-    return map(or_, map((tensors + 1).__lt__, holders), map(ours.__lt__, references))
+    # The Python object in the list counts as one holder. A storage has a single Python object: further references to
+    # that show in its reference count, not in the storage's use count.
+    references, expected = list(map(sys.getrefcount, storages)), _references_in_list(seen=tensors > 0)
+    if sum(holders) == len(storages) * (tensors + 1) and sum(references) == len(storages) * expected:
+        return repeat(False, len(storages))  # no count can be lower, so equal sums mean that none is higher
+    return map(or_, map((tensors + 1).__lt__, holders), map(expected.__lt__, references))
 
 
 @cache
-def _references_of_ours(*, seen: bool) -> int:
-    """How many references `map` counts to an object of which only one list knows, and a tensor, if it is seen by any.
-    Newer versions of torch count that."""
+def _references_in_list(*, seen: bool) -> int:
+    """The reference count that `map` sees of a storage object that is only in one list.
+
+    Newer versions of torch count one more if a tensor is on the storage (`seen`).
+    """
     tensor = torch.empty(1, device="cpu")
     alone = [tensor.untyped_storage()]
     if not seen:
@@ -52,14 +54,14 @@ def _references_of_ours(*, seen: bool) -> int:
     return count
 
 
-def is_sole_owner(window: Tensor) -> bool:
-    """Is the memory behind a tensor torch's own, not lent by numpy or a file, and does nobody else hold it?"""
-    storages = [window.untyped_storage()]
+def is_sole_owner(tensor: Tensor) -> bool:
+    """Whether torch allocated a tensor's memory (not numpy or a file), and nothing else holds its storage."""
+    storages = [tensor.untyped_storage()]
     return storages[0].resizable() and not any(held_elsewhere(storages, tensors=1))
 
 
 class Watch:
-    """Tells whether a storage is still alive, without keeping it so."""
+    """Tells whether a storage is still alive, by a weak reference."""
 
     _weak: Any = None
 

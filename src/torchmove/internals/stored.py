@@ -1,4 +1,4 @@
-"""What an object has stored, read without running any code of its class: no property, no `__getattr__`."""
+"""Read what an object stores, without running code of its class: no property, no `__getattr__`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import torch
 
 LruCache = functools._lru_cache_wrapper
 
-# Values that hold nothing. Told by their exact type, so that a subclass with attributes is still looked into.
+# Types whose values hold no other objects. The exact type must match: a subclass may have attributes.
 ATOMS: frozenset[type] = frozenset(
     {
         *(type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, range, slice),
@@ -37,7 +37,7 @@ ATOMS: frozenset[type] = frozenset(
 
 
 def attributes(holder: Any) -> Iterator[tuple[str, Any]]:
-    """The names and values in an object's `__dict__` and slots."""
+    """The names and values in an object's `__dict__` and `__slots__`."""
     stored = stored_dict(holder)
     if stored is not None:
         yield from dict.items(stored)
@@ -45,14 +45,14 @@ def attributes(holder: Any) -> Iterator[tuple[str, Any]]:
 
 
 def stored_dict(holder: Any) -> dict[str, Any] | None:
-    """The `__dict__` of an object, the one that Python keeps; None: it has none."""
+    """The `__dict__` of an object, as Python stores it; None if it has none."""
     kind = type(holder)
     for base in kind.__mro__:
-        # Only the descriptors that Python itself makes: a class may define a property of that name.
+        # Only the descriptors that Python itself makes: a class may define a property of the same name.
         found = base.__dict__.get("__dict__")
         if found is not None and type(found) in (types.GetSetDescriptorType, types.MemberDescriptorType):
             return cast("dict[str, Any]", found.__get__(holder))
-    # A property of that name in the class that would have had the descriptor leaves only the C API.
+    # Where the class defines such a property itself, only the C API returns the dict.
     return cast("dict[str, Any]", _generic_dict(holder, None)) if kind.__dictoffset__ else None
 
 
@@ -61,17 +61,17 @@ _generic_dict.argtypes, _generic_dict.restype = (ctypes.py_object, ctypes.c_void
 
 
 def is_frozen(kind: type) -> bool:
-    """Is it a dataclass whose objects refuse to be changed?"""
+    """Whether this is a frozen dataclass."""
     return bool(getattr(kind.__dict__.get("__dataclass_params__"), "frozen", False))
 
 
 def has_slots(kind: type) -> bool:
-    """Can objects of this class store something in `__slots__`?"""
+    """Whether objects of this class can store values in `__slots__`."""
     return any(base.__dict__.get("__slots__") for base in kind.__mro__)
 
 
 def slots(holder: Any) -> Iterator[tuple[str, Any]]:
-    """The names and values in an object's slots, those of its bases included."""
+    """The names and values in an object's `__slots__`, including those of its base classes."""
     for base in type(holder).__mro__:
         if "__slots__" not in base.__dict__:
             continue
@@ -83,7 +83,7 @@ def slots(holder: Any) -> Iterator[tuple[str, Any]]:
                     continue
 
 
-# ---------------------------------------------------------------- containers, past what their classes make of it
+# ---------------------------------------------------------------- containers, without the overrides of their classes
 
 CONTAINERS = (OrderedDict, dict, list, set, deque)
 
@@ -95,7 +95,7 @@ def contents(container: Any) -> list[Any]:
 
 
 def refill(container: Any, members: Sequence[Any]) -> None:
-    """Give a container the contents that it had, in place and in order. Can be broken off and called again."""
+    """Give a container its earlier contents back, in place and in order. Can be interrupted and called again."""
     kind: Any = _kind_of(container)
     now = contents(container)
     if len(now) == len(members):
@@ -105,7 +105,7 @@ def refill(container: Any, members: Sequence[Any]) -> None:
     kind.clear(container)
     if issubclass(kind, dict):
         for key, value in members:
-            kind.__setitem__(container, key, value)  # OrderedDict's own: it keeps its order beside the dict
+            kind.__setitem__(container, key, value)  # OrderedDict's own method: it stores its order separately
     elif kind is set:
         kind.update(container, members)
     else:

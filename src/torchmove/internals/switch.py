@@ -1,8 +1,8 @@
-"""Something of the process that is switched for a while, and switched back whatever happens.
+"""Change a process-wide setting for a while, and restore it whatever happens.
 
-Python may raise between any two lines: what a signal handler raises, what another thread sends. Between two lines of
-`__enter__` or `__exit__` too, and no `try` of theirs covers that. So a switch is opened twice by one statement,
-`with Switch() as it, it:`. The outer one only makes sure: what breaks off the inner one meets it.
+Python may raise between any two lines, from a signal handler or from another thread; also between two lines of
+`__enter__` or `__exit__`, where none of their own `try` blocks helps. So a switch is entered twice by one statement,
+`with Switch() as it, it:`. The first entry only makes sure that an interrupt of the second one is handled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Self = TypeVar("Self", bound="Switch")
 
 
 class Switch:
-    """`restore` may be called at any time and any number of times, also when `switch` was broken off."""
+    """A setting to change. `restore` may be called at any time and repeatedly, also when `switch` was interrupted."""
 
     _is_open = False
 
@@ -41,7 +41,7 @@ class Switch:
 
 
 def under(make: Callable[[], Switch]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A decorator: the function runs while this is switched."""
+    """A decorator: the function runs while the setting is changed."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)

@@ -1,4 +1,4 @@
-"""An undo list: each step back is on it before the step is taken; run backwards, it leaves all as it was."""
+"""An undo list: each undo step is added before its change is made; running them in reverse restores everything."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _TRIES = 3
 
 
 class Undo(list[Step]):
-    """Steps that can be taken again, also after one was broken off. Each is off the list only once it has been taken.
+    """Undo steps, each of which can run again after it was interrupted. A step is removed only after it has run.
 
-    `with undo, undo:` takes them all when the block raises. Twice: what is raised within the inner roll-back, whatever
-    it is and at whatever line, meets the outer one, which takes the steps that are left.
+    `with undo, undo:` runs them all when the block raises. It is entered twice so that an exception during the first
+    rollback, at any line, makes the second entry run the remaining steps.
 
     Attributes:
-        failed: what could not be undone, in the words of the first step that failed again and again.
-        error: what the block raised.
+        failed: what could not be undone, as the message of the first step that failed repeatedly.
+        error: the exception that the block raised.
     """
 
     def __init__(self, *, first: Step | None = None, always: bool = False) -> None:
-        """`first`: the step to take before all others. `always`: take the steps however the block ends."""
+        """`first`: a step to run before all others. `always`: run the steps even if the block succeeds."""
         super().__init__()
         self.failed = ""
         self.error: BaseException | None = None
@@ -31,7 +31,7 @@ class Undo(list[Step]):
         self._met: BaseException | None = None
 
     def put_back(self) -> None:
-        """Take all steps, the last one first. What is raised meanwhile is raised when they have been taken."""
+        """Run all steps, the last one first. Exceptions raised meanwhile are raised at the end."""
         with HeldInterrupts() as interrupts, interrupts:
             if self and self._first is not None:
                 self.append(self._first)
@@ -49,7 +49,7 @@ class Undo(list[Step]):
                 return ""
             except BaseException as error:
                 self._met = error if self._met is None else self._met
-                failure = _words(error)
+                failure = _text_of(error)
         return failure
 
     def __enter__(self) -> Undo:
@@ -63,8 +63,8 @@ class Undo(list[Step]):
             self.put_back()
 
 
-def _words(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # an exception of somebody's own that cannot say what it is
+    except Exception:  # the exception's own __str__ raises
         return type(error).__name__

@@ -1,1 +1,1 @@
-"""Decide what would move, what stays and why, and what stands in the way, without touching a device."""
+"""Decide what moves, what stays and why, and what prevents the move, without using a device."""

@@ -1,4 +1,4 @@
-"""What the user wants to stay, as a plan understands it."""
+"""What `keep=` names, as the planner uses it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torchmove.surveying.survey import survey_objects
 
 
 class Keep:
-    """What the user wants to stay: objects, with everything in them, and path patterns."""
+    """The tensors and holders that `keep=` names: objects, with everything in them, and path patterns."""
 
     def __init__(self, objects: Inventory, patterns: Sequence[str]) -> None:
-        # An optimizer that is kept keeps its state, not the parameters it works on.
+        # To keep an optimizer keeps its state, not the parameters that it trains.
         found = [(each.tensor, each.path) for each in objects.tensors]
         found += [(each.tensor, each.path) for each in objects.composites]
         self.tensors = {id(tensor) for tensor, path in found if "param_groups" not in path.names()}
@@ -25,18 +25,18 @@ class Keep:
         self.patterns = {pattern: matcher(pattern) for pattern in patterns}
         self.roots = dict(zip(objects.roots, objects.objects, strict=True))
 
-    def has(self, thing: Any, paths: Iterable[Path]) -> bool:
-        if id(thing) in self.tensors or id(thing) in self.holders:
+    def has(self, value: Any, paths: Iterable[Path]) -> bool:
+        if id(value) in self.tensors or id(value) in self.holders:
             return True
         return bool(self.patterns) and any(fits(path) for path in paths for fits in self.patterns.values())
 
 
 def keep_of(objects: dict[str, Any], keep: Sequence[Any]) -> Keep:
     if isinstance(keep, str) or not isinstance(keep, (list, tuple, set, frozenset)):
-        raise TypeError("keep takes a list of objects and patterns: keep=[ema, 'model.*.table']")
+        raise TypeError("keep= needs a list of objects and path patterns. Fix: keep=[ema, 'model.*.table']")
     kept = [_holder(each, objects) for each in keep if not isinstance(each, str)]
     ids = {id(each) for each in kept}
-    # A given object that is not kept belongs to itself, also where a kept one holds it.
+    # A given object that is not kept is not kept either where a kept object holds it.
     besides = [each for each in objects.values() if id(each) not in ids]
     known = {id(value): name for name, value in objects.items()}
     named = {known.get(id(each), name): each for name, each in names_of(kept, None).items()}
@@ -44,6 +44,6 @@ def keep_of(objects: dict[str, Any], keep: Sequence[Any]) -> Keep:
 
 
 def _holder(each: Any, objects: dict[str, Any]) -> Any:
-    """An optimizer for its state, whose keys are the parameters: an optimizer that is kept keeps that, and not them."""
+    """The optimizer for `optimizer.state`: its keys are the parameters, which stay out of what an optimizer keeps."""
     optimizers = (one for one in objects.values() if isinstance(one, Optimizer))
     return next((one for one in optimizers if one.state is each), each)

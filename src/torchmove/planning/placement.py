@@ -1,7 +1,7 @@
-"""Where each optimizer itself puts its tensors: a user's rule says it, torch's table, or a first step of its class.
+"""The device of each tensor of the state, and why some do not go to the target.
 
-Torch's own classes are in the table. Of any other class, `learning` takes a first step, when one of its tensors is
-asked for.
+An optimizer's tensors go where the optimizer itself would put them. A user's rule says where, else the table for
+torch's own classes, else a simulated first step of its class, which `learning` takes when it is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchmove.internals.rebinding import can_rebind_result
 from torchmove.internals.stored import stored_dict
 from torchmove.planning.keep import Keep
 from torchmove.planning.learning import is_torchs_own, learned_places_of, options_of
-from torchmove.planning.learning.births import UNNAMED, EntryPlace, LearnedPlaces, kind_of, plain_steps, tensors_in
+from torchmove.planning.learning.places import UNNAMED, EntryPlace, LearnedPlaces, kind_of, plain_steps, tensors_in
 from torchmove.planning.plan import Note
 from torchmove.planning.rules import by_table, is_rng_state, users_rule
 from torchmove.surveying.children import Owner
@@ -28,20 +28,22 @@ from torchmove.surveying.paths import ATTRIBUTE, Path
 from torchmove.surveying.tensors import StateTensor
 
 _GUESSED = (
-    "where it keeps its scalars could not be learned ({}): they go beside their parameters, `step` to the CPU; "
-    "tm.register_rule({}, name, place) says better"
+    "a simulated first step did not show where it keeps its scalars ({}): `step` goes to the CPU, all others to the "
+    "device of their parameters; tm.register_rule({}, name, place) overrides this"
 )
 
 
 class OptimizerPlaces:
+    """Where optimizers keep their tensors: on the CPU, or on the device of their parameters."""
+
     def __init__(self, inventory: Inventory, target: torch.device) -> None:
         self.inventory, self.target = inventory, target
-        self.births: dict[int, LearnedPlaces] = {}  # by the optimizer's id
+        self.learned: dict[int, LearnedPlaces] = {}  # by the optimizer's id
         self.flags: dict[int, Hashable] = {}  # by the group's id
-        self.guessed: dict[int, Optimizer] = {}  # those that have scalars of which nothing is known
+        self.guessed: dict[int, Optimizer] = {}  # those with scalars of unknown place
 
     def on_cpu(self, entry: StateTensor) -> bool:
-        """Does the optimizer keep this tensor on the CPU?"""
+        """Whether the optimizer keeps this tensor on the CPU."""
         owner = entry.owner
         if owner is None or owner.optimizer is None:
             return False
@@ -54,7 +56,7 @@ class OptimizerPlaces:
                 return rule(group) == "cpu"
         if is_torchs_own(type(optimizer)):
             return is_scalar and group is not None and by_table(type(optimizer), key, group)
-        on_cpu = self.births_of(optimizer).on_cpu(place)
+        on_cpu = self.learned_for(optimizer).on_cpu(place)
         if on_cpu is None and is_scalar and group is not None:
             return self.guess(optimizer, group, place, key, entry.tensor)
         return bool(on_cpu)
@@ -62,38 +64,42 @@ class OptimizerPlaces:
     def guess(
         self, optimizer: Optimizer, group: Mapping[str, Any], place: EntryPlace, key: str, tensor: Tensor
     ) -> bool:
-        """Of a scalar that nobody has seen being born. One that is wrongly with the parameter is slower; one that is
-        wrongly on the CPU may break the next step."""
+        """Whether a scalar that no first step made belongs on the CPU.
+
+        A scalar that is wrongly on the device of its parameter is slower; one that is wrongly on the CPU may break the
+        step.
+        """
         if place.holder == "group":
             given = place.steps[0] == "lr" or isinstance(optimizer.defaults.get(str(place.steps[0])), Tensor)
-            if given:  # by the user, as a hyperparameter
+            if given:  # a hyperparameter, which the user passed
                 return by_table(type(optimizer), key, group)
-        failed = bool(self.births_of(optimizer).why_not)
+        failed = bool(self.learned_for(optimizer).why_not)
         if failed:
             self.guessed[id(optimizer)] = optimizer
         return failed and place.holder == "state" and tensor.dim() == 0 and by_table(type(optimizer), key, group)
 
-    def births_of(self, optimizer: Optimizer) -> LearnedPlaces:
-        births = self.births.get(id(optimizer))
-        if births is None:
-            births = self.births[id(optimizer)] = learned_places_of(optimizer, self.target)
-        return births
+    def learned_for(self, optimizer: Optimizer) -> LearnedPlaces:
+        learned = self.learned.get(id(optimizer))
+        if learned is None:
+            learned = self.learned[id(optimizer)] = learned_places_of(optimizer, self.target)
+        return learned
 
     def varies(self, optimizer: Any) -> bool:
-        """Does the place of an entry depend on the kind of its parameter?"""
-        births = self.births.get(id(optimizer))
-        return births is not None and births.varies
+        """Whether the place of an entry depends on the dtype and shape of its parameter."""
+        learned = self.learned.get(id(optimizer))
+        return learned is not None and learned.varies
 
     def keeps_large(self, optimizer: Any) -> bool:
-        births = self.births.get(id(optimizer))
-        return births is not None and births.large_on_cpu
+        """Whether the optimizer keeps more than scalars on the CPU."""
+        learned = self.learned.get(id(optimizer))
+        return learned is not None and learned.large_on_cpu
 
     def large(self) -> Iterator[int]:
-        """The state of optimizers that keep more than scalars on the CPU."""
+        """The tensors of optimizers that keep more than scalars on the CPU."""
         optimizers = [each for each, _ in self.inventory.holders.values() if issubclass(type(each), Optimizer)]
         unknown = [each for each in optimizers if not is_torchs_own(type(each))]
-        kept = [self.births_of(each) for each in unknown if _keeps_any(each)]
-        if any(births.large_on_cpu for births in kept):
+        kept = [self.learned_for(each) for each in unknown if _keeps_any(each)]
+        if any(learned.large_on_cpu for learned in kept):
             for index, entry in enumerate(self.inventory.tensors):
                 if entry.owner is not None and self.keeps_large(entry.owner.optimizer):
                     yield index
@@ -114,12 +120,12 @@ class OptimizerPlaces:
 
     def notes(self) -> Iterator[Note]:
         for optimizer in self.guessed.values():
-            name, why = type(optimizer).__name__, self.births_of(optimizer).why_not
+            name, why = type(optimizer).__name__, self.learned_for(optimizer).why_not
             yield Note("N063", str(self.inventory.holders[id(optimizer)][1]), _GUESSED.format(why, name))
 
 
 def _keeps_any(optimizer: Optimizer) -> bool:
-    """Has it a state, or elsewhere what may be one?"""
+    """Whether an optimizer holds any tensor besides its parameters."""
     stored = stored_dict(optimizer) or {}
     besides = {name: value for name, value in stored.items() if name not in ("param_groups", "defaults")}
     groups = [{**group, "params": ()} for group in stored.get("param_groups", ())]
@@ -130,7 +136,7 @@ _HOLDERS = {(ATTRIBUTE, "state"), (ATTRIBUTE, "param_groups")}
 
 
 def _steps(entry: StateTensor, holder: Path | None) -> tuple[Hashable, ...]:
-    """The names on the way to a tensor: from its optimizer (`holder`), its parameter or its group."""
+    """The names on the path to a tensor: from its optimizer (`holder`), its parameter or its group."""
     names: list[Any] = []
     step: Path | None = entry.path
     while step is not None and step is not holder:
@@ -143,12 +149,12 @@ def _steps(entry: StateTensor, holder: Path | None) -> tuple[Hashable, ...]:
 
 
 _CPU = torch.device("cpu")
-KEPT = "kept, as asked"  # why what `keep=` names stays
+KEPT = "kept, as asked"  # the reason for what `keep=` names
 _LARGEST_SCALAR = 8  # bytes, of a float64
 
 
 class TensorPlaces:
-    """Where each slot goes, and why it does not go to the target."""
+    """The target device of each tensor, and the reason where that is not the target of the move."""
 
     def __init__(self, inventory: Inventory, target: torch.device, keep: Keep) -> None:
         self.inventory, self.tensors, self.number = inventory, inventory.tensors, inventory.number
@@ -156,19 +162,19 @@ class TensorPlaces:
         self.native = OptimizerPlaces(inventory, target)
         self.why: dict[int, str] = {}
         self.known: dict[int, torch.device] = {}
-        self.why_alike: dict[Hashable, str] = {}  # why a scalar is on the CPU, by what it has in common with others
+        self.why_alike: dict[Hashable, str] = {}  # why a scalar is on the CPU, by its likeness
 
     def all(self) -> list[torch.device]:
         if self.keeps:
             return [self.of_tensor(index) for index in range(len(self.tensors))]
-        # Where nothing is kept, only what an optimizer keeps on the CPU and random states go elsewhere than to the
-        # target.
+        # Without `keep=`, only optimizer tensors that belong on the CPU, tensors of libraries that compute there, and
+        # random states do not go to the target.
         placement, nbytes, dtypes = (
             [self.target] * len(self.tensors),
             self.tensors.metadata.nbytes,
             self.tensors.metadata.dtypes,
         )
-        is_elsewhere = self.target != _CPU  # than where scalars belong
+        is_elsewhere = self.target != _CPU  # the target is not the CPU, where scalars belong
         scalars = [*compress(count(), map(_LARGEST_SCALAR.__ge__, nbytes))] if is_elsewhere else []
         others = compress(count(), map("tensor".__eq__, self.tensors.roles()))
         for index, likeness in zip(scalars, self.tensors.likenesses(scalars), strict=True):
@@ -185,7 +191,7 @@ class TensorPlaces:
         return placement
 
     def spent_gradients(self) -> Iterator[int]:
-        """The gradients that stored results of spent graphs retain: they stay where those do."""
+        """The gradients that stored results of spent graphs retain: they stay with those."""
         for index in self.inventory.spent:
             if self.tensors.objects[index].retains_grad:
                 yield from filter(None, [self.number.get(id(self.tensors.objects[index].grad))])
@@ -215,12 +221,12 @@ class TensorPlaces:
         if entry.role == "tensor" and is_rng_state(entry):
             return self.stay(index, entry.device, "the state of a random number generator")
         if index in self.inventory.spent and not can_rebind_result(entry.tensor, self.target):
-            return self.stay(index, entry.device, "torch holds it through the gradient that it retains")
+            return self.stay(index, entry.device, "torch cannot rebind it while it retains its gradient")
         return self.target
 
     @cached_property
     def beside_host(self) -> dict[int, int]:
-        """Where memory is shared with what does not belong on the CPU, all of it goes: by the slot, one such."""
+        """For a tensor that shares memory with one that does not belong on the CPU: the index of that one."""
         roles = [*self.tensors.roles()]
         found: dict[int, int] = {}
         for storage in self.inventory.storages.shared():
@@ -229,7 +235,7 @@ class TensorPlaces:
         return found
 
     def why_on_cpu(self, owner: Owner, entry: StateTensor, likeness: Hashable) -> str:
-        """Why the CPU is the place for a tensor of an optimizer, if it is."""
+        """Why a tensor of an optimizer belongs on the CPU, or an empty string."""
         if likeness in self.why_alike:
             return self.why_alike[likeness]
         may_be = entry.nbytes <= _LARGEST_SCALAR or owner.group is None or self.native.keeps_large(owner.optimizer)
@@ -240,8 +246,8 @@ class TensorPlaces:
         return why
 
     def of(self, parameter: int | None, asking: int) -> torch.device:
-        home = asking if parameter is None else self.number.get(parameter, asking)
-        return self.target if home == asking else self.of_tensor(home)
+        owner_index = asking if parameter is None else self.number.get(parameter, asking)
+        return self.target if owner_index == asking else self.of_tensor(owner_index)
 
     def stay(self, index: int, device: torch.device, why: str) -> torch.device:
         if device == self.target:
@@ -250,7 +256,7 @@ class TensorPlaces:
         return device
 
     def paths(self, entry: StateTensor) -> Iterator[Path]:
-        """Those by which it is part of the state; that an optimizer works on it does not make it the optimizer's."""
+        """The paths by which it is part of the state; those by which an optimizer lists it do not count."""
         yield entry.path
         others = self.inventory.other_paths.get(id(entry.tensor), ())
         yield from (path for path in others if "param_groups" not in path.names())

@@ -1,4 +1,4 @@
-"""The Plan: what would happen?"""
+"""The Plan: what a move would do."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from torchmove.surveying.paths import Path
 from torchmove.surveying.storages import StateStorage, StateStorages
 from torchmove.surveying.tensors import Rows
 
-Way = tuple[torch.device, torch.device]  # from where, to where
+Way = tuple[torch.device, torch.device]  # source and target
 
 
 class Move(NamedTuple):
-    """A storage that moves, and where to."""
+    """A storage that moves, and its target."""
 
     storage: StateStorage
     target: torch.device
 
 
 class Moves(Rows[Move]):
-    """What moves, by the index of the first tensor on each storage."""
+    """The storages that move, by the index of the first tensor on each."""
 
     def __init__(self, storages: StateStorages, firsts: Sequence[int], placement: Sequence[torch.device]) -> None:
         self.storages, self.firsts, self.placement = storages, firsts, placement
@@ -43,7 +43,7 @@ class Moves(Rows[Move]):
 
     @cached_property
     def ways(self) -> dict[Way, Sequence[int]]:
-        """Which of the moves go from where to where. Mostly all go one way."""
+        """The moves by source and target device. Mostly all have the same."""
         homes = [self.storages.metadata.devices[first] for first in self.firsts]
         targets = [self.placement[first] for first in self.firsts]
         if homes and homes.count(homes[0]) == targets.count(targets[0]) == len(homes):
@@ -55,7 +55,7 @@ class Moves(Rows[Move]):
 
     @cached_property
     def nbytes(self) -> list[int]:
-        """What travels of each."""
+        """The bytes that are copied for each."""
         sizes, special = self.storages.metadata.storage_bytes, self.storages.special
         nbytes = [sizes[first] for first in self.firsts]
         if special:
@@ -65,7 +65,7 @@ class Moves(Rows[Move]):
         return nbytes
 
     def special(self) -> Iterator[tuple[int, StateStorage]]:
-        """Those whose storage several tensors share, or is not reached as a whole."""
+        """The moves of storages with several tensors, or of which tensors reach only a part."""
         special = self.storages.special
         return (
             ((index, special[first]) for index, first in enumerate(self.firsts) if first in special)
@@ -74,7 +74,7 @@ class Moves(Rows[Move]):
         )
 
     def indices(self) -> Iterator[int]:
-        """The tensors that move, by their indices."""
+        """The indices of the tensors that move."""
         if not self.storages.special:
             return iter(self.firsts)
         return (index for first in self.firsts for index in self.storages.at(first).indices)
@@ -96,7 +96,7 @@ class Repoint(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A reason why the state cannot move as asked, and what to do instead."""
+    """A reason why the state cannot move as requested, and its fix."""
 
     code: str
     path: str
@@ -108,7 +108,7 @@ class Refusal(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something worth knowing that does not stand in the way."""
+    """Something to know about a move that does not prevent it."""
 
     code: str
     path: str
@@ -119,11 +119,14 @@ class Note(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """What modules changed in their own `_apply`: tensors that they dropped and added, by their ids, where those that
-    they added belong, and where parameters were that they replaced. The notes say so."""
+    """What modules changed in their own `_apply`.
+
+    By the ids of tensors: those that they dropped, those that they added with their devices, and the paths of
+    parameters that they replaced. The notes report it.
+    """
 
     dropped: frozenset[int] = frozenset()
-    added: Mapping[int, torch.device] = {}  # nobody writes to it
+    added: Mapping[int, torch.device] = {}  # never modified
     replaced: Mapping[int, str] = {}
     notes: tuple[Note, ...] = ()
 
@@ -132,7 +135,7 @@ _NOTHING_ADOPTED = Adopted()
 
 
 class MemoryNeed(NamedTuple):
-    """What the move needs on a device and what is free there (None: the device does not say)."""
+    """The memory that a move needs on a device, and what is free there (None: unknown)."""
 
     device: torch.device
     needs_bytes: int
@@ -145,35 +148,35 @@ class MemoryNeed(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Result):
-    """What would move, what stays and why, what stands in the way, and whether it fits. It holds the state.
+    """What would move, what stays and why, what prevents the move, and whether it fits. Keeps the state alive.
 
-    A plan is true if nothing stands in the way.
+    A plan is true if nothing prevents the move.
 
     Attributes:
-        target: where to.
+        target: the device that the state would move to.
         moves: a row for each storage that would move.
-        refusals: what stands in the way, each with `code`, `path`, `why` and `remedy`.
-        notes: what is worth knowing, each with `code`, `path` and `why`.
-        rooms: what is needed on each device, and what is free there.
+        refusals: what prevents the move, each with `code`, `path`, `why` and `remedy`.
+        notes: what to know about the move, each with `code`, `path` and `why`.
+        rooms: the memory needed on each device, and what is free there.
         repoints: remembered devices that would change too.
     """
 
     inventory: Inventory
     target: torch.device
     moves: Moves
-    reasons: Mapping[int, str]  # why a slot stays, by its index
+    reasons: Mapping[int, str]  # why a tensor stays, by its index
     repoints: tuple[Repoint, ...]
     refusals: tuple[Refusal, ...]
     notes: tuple[Note, ...]
     rooms: tuple[MemoryNeed, ...]
-    placement: Sequence[torch.device]  # where each slot will be, in the inventory's order
-    digests: tuple[Digest, ...] | None = None  # each slot's bytes, where asked for
+    placement: Sequence[torch.device]  # the device of each tensor after the move, in the inventory's order
+    digests: tuple[Digest, ...] | None = None  # the digest of each tensor's bytes, if requested
     stages: tuple[Stage, ...] = ()
     adopted: Adopted = _NOTHING_ADOPTED
 
     @property
     def ok(self) -> bool:
-        """Nothing stands in the way."""
+        """True if nothing prevents the move."""
         return not self.refusals
 
     def __bool__(self) -> bool:
@@ -188,12 +191,12 @@ class Plan(Result):
         )
 
     def archived(self) -> Plan:
-        """The same, keeping nothing of the state alive."""
+        """A copy that keeps nothing of the state alive."""
         repoints = tuple(Repoint(point.value._replace(holder=None), point.new) for point in self.repoints)
         return replace(self, inventory=self.inventory.archived(), repoints=repoints)
 
     def with_adopted(self, adopted: Adopted) -> Plan:
-        """The same, carried out, with what modules changed by themselves."""
+        """The plan after it was applied, with what modules changed themselves."""
         return replace(self, adopted=adopted, notes=(*self.notes, *adopted.notes)) if any(adopted) else self
 
     @property
@@ -207,5 +210,5 @@ class Plan(Result):
         return sum(1 for _ in self.moves.indices())
 
 
-# The digest of what a tensor shows: two sums over its elements, one of them weighted by position.
+# The digest of a tensor: two sums over its elements, one of them weighted by position.
 Digest = tuple[int, int]

@@ -1,5 +1,7 @@
-"""What would happen? Blocks become moves, or stay with a reason; every obstacle becomes a refusal. Pure: no device
-is touched and nothing is changed. What a device has free is told to it."""
+"""Make a plan: storages move or stay with a reason, and every problem becomes a refusal.
+
+Planning changes nothing and uses no device: the free memory of each device is passed in.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ FreeBytes = Callable[[torch.device], int | None]
 
 
 class Back(NamedTuple):
-    """Where everything was, if that is where it shall go: each slot's device, and the remembered devices."""
+    """The original placement, for a move back to it: the device of each tensor, and the remembered devices."""
 
     placement: Sequence[torch.device]
     repoints: Sequence[Repoint]
@@ -55,8 +57,11 @@ def make_plan(
     back: Back | None = None,
     rests: bool = False,
 ) -> Plan:
-    """Plan the move of an inventory to a target. `fresh`: onto new storages even where it is there already. `rests`:
-    nothing will compute with it there."""
+    """Plan the move of an inventory to a target.
+
+    `fresh`: copy to new storages even what is on the target already. `rests`: nothing will compute with the state
+    there.
+    """
     places = TensorPlaces(inventory, target, keep)
     placement = places.all() if back is None else back.placement
     moves, refusals = _moves(inventory, placement, fresh)
@@ -117,7 +122,7 @@ def _rooms(moves: Moves, entries: StateTensors, free_bytes: FreeBytes) -> Iterat
         yield MemoryNeed(device, size, free_bytes(device))
 
 
-_Stuck = tuple[str, Path, str]  # a code, a path, and what there is to say
+_Stuck = tuple[str, Path, str]  # a code, a path, and the text of the note
 
 
 def _repoints(
@@ -134,34 +139,39 @@ def _repoints(
         if _can_be_set(value, target):
             repoints.append(Repoint(value, _like(value, target)))
         else:
-            stuck.append(("N040", value.path, f"remembers {value.value!s} in a place that cannot be changed"))
+            stuck.append(("N040", value.path, f"remembers {value.value!s} in an object that cannot be changed"))
     return repoints, stuck
 
 
 def _left_homes(
     inventory: Inventory, values: Sequence[RememberedDevice], moves: Moves, target: torch.device
 ) -> set[torch.device]:
-    """The devices that something leaves for the target. A state without tensors (a metric that has counted nothing yet)
-    is where it says it is, if it says one thing."""
+    """The devices that something leaves for the target.
+
+    A state without tensors, such as a metric that was never updated, is on the device that it remembers, if that is
+    one.
+    """
     if inventory.tensors or inventory.composites:
         return {home for home, place in moves.ways if place == target != home}
-    said = {value.device for value in values if value.device.type != "meta"}
-    one = next(iter(said), target)
-    is_elsewhere = all(is_same_device(one, each) for each in said) and not is_same_device(one, target)
+    remembered = {value.device for value in values if value.device.type != "meta"}
+    one = next(iter(remembered), target)
+    is_elsewhere = all(is_same_device(one, each) for each in remembered) and not is_same_device(one, target)
     return {one} if is_elsewhere else set()
 
 
 def _can_be_set(value: RememberedDevice, target: torch.device) -> bool:
     if value.how is KEY:
-        return target not in value.holder  # there is an entry for that device already: two cannot be one
+        return target not in value.holder  # the dict already has an entry for that device
     if value.how is ITEM:
         return isinstance(value.holder, (dict, list, deque))
     return value.how in (ATTRIBUTE, CELL) and not isinstance(value.holder, (tuple, set, frozenset))
 
 
 def _like(value: RememberedDevice, target: torch.device) -> torch.device | str | int:
-    """A device stays a device, a name a name (without an index, if it had none and none is needed), an index an index
-    among the devices of its kind."""
+    """The new value for a remembered device, in the form of the old one: a device, a name or an index.
+
+    A name gets an index only if it had one or needs one.
+    """
     if isinstance(value.value, torch.device):
         return target
     if isinstance(value.value, int) and value.device.type == target.type:

@@ -1,5 +1,7 @@
-"""What was found in a state, as the refusals and notes of a plan: which of it stands in the way of this move, and what
-to do about it. What many share is one line, with the first path and a count."""
+"""Turn the diagnostics of an inventory into the refusals and notes of a plan: those that apply to this move.
+
+Notes with the same text are one line, with the first path and a count.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from torchmove.devices import is_same_device
-from torchmove.formatting import counted, readable_bytes
+from torchmove.formatting import readable_bytes
 from torchmove.internals.metadata import SUB_BYTE, has_storage, in_shared_memory
 from torchmove.internals.storages import storage_device
 from torchmove.planning.keep import Keep
@@ -25,37 +27,33 @@ from torchmove.surveying.tensors import StateTensors
 
 
 class Course(NamedTuple):
-    """A move, as far as it decides what stands in its way."""
+    """What decides which diagnostics apply to a move."""
 
     target: torch.device
     moves: Moves
-    fresh: bool  # onto new storages even where it is there already
-    rests: bool  # nothing computes with it on the target: it is parked there
+    fresh: bool  # copies to new storages even what is on the target already
+    rests: bool  # the state is parked on the target: nothing computes with it there
 
 
 def refusals_of(inventory: Inventory, keep: Keep, course: Course) -> Iterator[Refusal]:
     moving = frozenset(course.moves.indices() if inventory.diagnostics else ())
-    for told in inventory.diagnostics:
-        path, about, diagnostic = told
-        if (
-            diagnostic.code[0] == "R"
-            and not keep.has(about, (path,))
-            and _is_in_the_way(told, inventory, moving, course)
-        ):
+    for found in inventory.diagnostics:
+        path, about, diagnostic = found
+        if diagnostic.code[0] == "R" and not keep.has(about, (path,)) and _applies(found, inventory, moving, course):
             remedy = diagnostic.remedy
             if issubclass(type(about), DistributedDataParallel):
-                remedy = _rewrapping(told, inventory, course.target) or remedy
+                remedy = _rewrap_call(found, inventory, course.target) or remedy
             yield Refusal(diagnostic.code, str(path), diagnostic.why, remedy)
-    yield from () if course.rests else _stranded(inventory, course)
+    yield from () if course.rests else _mesh_refusals(inventory, course)
 
 
-# A graph is in the way only of a tensor that moves.
+# A graph prevents a move only of a tensor that moves.
 _GRAPH_CODES = {"R032", "R033"}
 
 
-def _is_in_the_way(told: FoundDiagnostic, inventory: Inventory, moving: frozenset[int], course: Course) -> bool:
-    _, about, diagnostic = told
-    index = inventory.number.get(id(about))  # a tensor made of others has none
+def _applies(found: FoundDiagnostic, inventory: Inventory, moving: frozenset[int], course: Course) -> bool:
+    _, about, diagnostic = found
+    index = inventory.number.get(id(about))  # composite tensors have none
     if diagnostic.code in _GRAPH_CODES and index is not None:
         return index in moving
     if diagnostic.code == "R047":
@@ -69,18 +67,18 @@ def _is_left(device: torch.device, course: Course) -> bool:
     return any(is_same_device(device, home) for home, place in course.moves.ways if home != place)
 
 
-def _rewrapping(told: FoundDiagnostic, inventory: Inventory, target: torch.device) -> str:
-    """The call of `tm.rewrap` that does what was asked for: with the wrapper, and all that was given with it."""
+def _rewrap_call(found: FoundDiagnostic, inventory: Inventory, target: torch.device) -> str:
+    """The call of `tm.rewrap` that does what was requested, with the wrapper and everything that was passed with it."""
     wrappers = [each for each in inventory.diagnostics if issubclass(type(each.subject), DistributedDataParallel)]
     around = {_root_of(each.path) for each in wrappers}
     others = [name for name in inventory.roots if name not in around]
-    # Of an object that holds the wrapper, what hangs on the model is given by itself.
-    mine = {*map(id, told.subject.module.parameters())}
+    # If an object holds the wrapper, the optimizers in it are passed by themselves.
+    parameters = {*map(id, found.subject.module.parameters())}
     for holder, path in inventory.holders.values():
         if issubclass(type(holder), Optimizer) and path.before is not None and _root_of(path) in around:
             trained = (each for group in holder.param_groups for each in group["params"])
-            others += [str(path)] if not mine.isdisjoint(map(id, trained)) else []
-    name = str(told.path)
+            others += [str(path)] if not parameters.isdisjoint(map(id, trained)) else []
+    name = str(found.path)
     return f"{name} = tm.rewrap({', '.join([name, *others])}, to={str(target)!r})"
 
 
@@ -88,26 +86,26 @@ def _root_of(path: Path) -> Any:
     return next(path.steps()).what
 
 
-# ---------------------------------------------------------------- tensors whose device mesh stays
+# ---------------------------------------------------------------- device meshes
 
 
-def _stranded(inventory: Inventory, course: Course) -> Iterator[Refusal]:
-    """Distributed tensors on an accelerator that their mesh is not on: nothing there computes with them."""
+def _mesh_refusals(inventory: Inventory, course: Course) -> Iterator[Refusal]:
+    """Distributed tensors that would move to an accelerator that their mesh is not on."""
     for (mesh, place), composites in _away_from_mesh(inventory, course).items():
         if place != "cpu":
-            why = f"its device mesh is on {mesh}: on {place} its shards would meet {mesh} tensors and collectives"
+            why = f"its device mesh stays on {mesh}: its shards cannot compute on {place}"
             remedy = _REBUILD.format(place=place, shape=tuple(composites[0].tensor.device_mesh.shape))  # type: ignore[attr-defined]
             yield Refusal("R048", _counted([composite.path for composite in composites]), why, remedy)
 
 
 _REBUILD = (
-    "make the mesh there, mesh = init_device_mesh({place!r}, {shape}), and fully_shard (or parallelize_module) a new "
-    "model on it; torch.distributed.checkpoint.state_dict's get_state_dict and set_state_dict take its state along"
+    "mesh = init_device_mesh({place!r}, {shape}); fully_shard (or parallelize_module) a new model on it, and load the "
+    "state with get_state_dict and set_state_dict of torch.distributed.checkpoint.state_dict"
 )
 
 
 def _away_from_mesh(inventory: Inventory, course: Course) -> dict[tuple[str, str], list[Composite]]:
-    """The distributed tensors that move away from where their mesh is, by the kinds of the two devices."""
+    """The distributed tensors that leave the device type of their mesh, by the device types of mesh and target."""
     found: defaultdict[tuple[str, str], list[Composite]] = defaultdict(list)
     moving = (
         {id(inventory.tensors.objects[index]): index for index in course.moves.indices()}
@@ -129,7 +127,7 @@ def _away_from_mesh(inventory: Inventory, course: Course) -> dict[tuple[str, str
 def notes_of(
     inventory: Inventory, keep: Keep, course: Course, others: Iterable[tuple[str, Path, str]]
 ) -> Iterator[Note]:
-    """Those of the readers, and `others`: code, path and what there is to say. One for all that say the same."""
+    """The notes of the readers and `others` (code, path and text); one for all with the same text."""
     alike: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
     moving = frozenset(course.moves.indices() if inventory.diagnostics else ())
     for code, path, why in others:
@@ -149,11 +147,11 @@ def notes_of(
 
 
 def _counted(paths: Sequence[Path]) -> str:
-    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    more = f" ... and {len(paths) - 1} more" if len(paths) > 1 else ""
     return f"{paths[0]}{more}"
 
 
-FAKES = Refusal("R014", "FakeTensorMode", "it is on: copies would be fakes without bytes", "move outside of its block")
+FAKES = Refusal("R014", "FakeTensorMode", "it is active: copies would have no bytes", "move outside of its block")
 _NOT_ON_MPS = {torch.float64, torch.complex128}
 
 
@@ -162,7 +160,7 @@ def torn_refusal(entries: StateTensors, storage: StateStorage, placement: Sequen
     other = next(index for index in storage.indices if placement[index] != placement[first])
     where = f"one goes to {placement[first]}, the other to {placement[other]}"
     why = f"shares memory with {entries[other].path}, but {where}"
-    return Refusal("R041", str(entries[first].path), why, "keep both or neither, or clone one of them first")
+    return Refusal("R041", str(entries[first].path), why, "keep= both or neither, or clone one of them first")
 
 
 def room_refusals(rooms: Sequence[MemoryNeed]) -> Iterator[Refusal]:
@@ -187,19 +185,18 @@ def mps_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
 
 def no_storages_note(device: torch.device) -> Note:
     return Note(
-        "N041", str(device), "has no storages: ties are kept there, strides and views are not seen on the way back"
+        "N041", str(device), "has no storages: tied weights stay tied, strides and views are lost on the way back"
     )
 
 
 def shared_memory_notes(entries: StateTensors, moves: Moves) -> Iterator[Note]:
-    # Of other memory than the host's, torch says that it is shared, or not, for reasons of its own.
+    # Only for host memory: for other devices, is_shared does not mean other processes.
     on_host = [some for (home, _), some in moves.ways.items() if home.type == "cpu"]
     firsts = [moves.firsts[index] for some in on_host for index in some if moves.nbytes[index]]
     shared = [*compress(firsts, in_shared_memory([entries.objects[first] for first in firsts]))]
     if shared:
-        others = f" and {counted(len(shared) - 1, 'other')}" if len(shared) > 1 else ""
-        why = "other processes can see it, and keep what was there; share_memory_() what shall be seen after the move"
-        yield Note("N042", f"{entries[shared[0]].path}{others}", f"is in shared memory: {why}")
+        why = "is in shared memory: other processes keep the old memory; call share_memory_() again after the move"
+        yield Note("N042", _counted([entries[first].path for first in shared]), why)
 
 
 def mixed_dtype_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
@@ -207,7 +204,7 @@ def mixed_dtype_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusa
         first, *others = (entries[each] for each in storage.indices)
         for other in others:
             if other.tensor.dtype != first.tensor.dtype:
-                why = f"shares memory with {first.path} of another dtype, which {moves[index].target.type} cannot"
+                why = f"shares memory with {first.path} of another dtype: impossible on {moves[index].target.type}"
                 yield Refusal("R043", str(other.path), why, "clone one of them first")
 
 
@@ -215,15 +212,15 @@ def sub_byte_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
     for index in moves.indices():
         dtype, place = entries.metadata.dtypes[index], moves.placement[index]
         if dtype in SUB_BYTE and not has_storage(place.type):
-            why = f"is {dtype}, which torch copies to no device without storages, such as {place.type}"
+            why = f"is {dtype}, which torch cannot copy to {place.type}, a device without storages"
             yield Refusal("R044", str(entries[index].path), why, "view it as torch.uint8 first: .view(torch.uint8)")
 
 
 def keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
-    """What is to be kept must be there: a pattern with a slip in it would move what it was meant to hold."""
+    """Refuse a `keep=` that matches nothing: with a typo, the move would take what it was meant to leave."""
     if not (keep.patterns or keep.roots):
         return
-    remedy = "print(tm.survey(...)) shows the paths"
+    remedy = f"print(tm.survey({', '.join(inventory.roots)})) lists the paths"
     here = [entry.path for entry in inventory.tensors] + [
         path for paths in inventory.other_paths.values() for path in paths
     ]
@@ -238,6 +235,6 @@ def keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
 
 
 def _shares_any(inventory: Inventory, value: Any) -> bool:
-    """A list made for the occasion (`keep=[list(encoder.parameters())]`) is no part of the state; what is in it is."""
+    """Whether a list made for the call (`keep=[list(encoder.parameters())]`) contains anything of the state."""
     inside = value if isinstance(value, (list, tuple, set)) else ()
     return any(id(each) in inventory.number or id(each) in inventory.holders for each in inside)

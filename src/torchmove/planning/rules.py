@@ -1,10 +1,10 @@
-"""What goes where: a state's tensors go to the target, except those that belong elsewhere.
+"""Where optimizers keep their scalars, and which tensors are random states.
 
-An optimizer's scalars go where the optimizer itself would have put them. That is not always beside the parameter:
-Adam's `step` lives on the CPU, unless the update runs on the device as a whole (`capturable`, `fused`), and with all of
-them on the device every step waits for it once per parameter. The table says so for torch's own optimizers, one row for
-each entry that does not simply follow its parameter. What other classes do is learned (`_native.py`), except where
-users have a rule with `register_rule`.
+An optimizer's scalars go where the optimizer itself would put them, which is not always the device of the parameter:
+Adam keeps `step` on the CPU, unless the whole update runs on the device (`capturable`, `fused`). With the steps on the
+device, each update would synchronize once per parameter. The table covers torch's own optimizers, with a row for each
+entry that does not follow its parameter. For other classes a simulated first step shows it (`learning`), unless the
+user calls `register_rule`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchmove.surveying.tensors import StateTensor
 Group = Mapping[str, Any]
 Rule = Callable[[Group], Place]
 
-# The states of torch's own generators: Mersenne twister on the CPU, Philox on accelerators.
+# The size of a CPU generator's state (Mersenne Twister); accelerators use Philox.
 _RNG_STATE_BYTES = 5056
 
 
@@ -36,7 +36,8 @@ def _with_parameter(_: Group) -> Place:
     return "parameter"
 
 
-# The first base of an optimizer's class that has a row decides. `*` stands for the group's own values: lr, betas.
+# The first class in an optimizer's method resolution order with a row decides. `*` stands for values of the group: lr,
+# betas.
 _TABLE: dict[tuple[type, str], Rule] = {
     (optim.Optimizer, "step"): _on_cpu_unless("capturable", "fused"),
     (optim.Optimizer, "*"): _on_cpu_unless("capturable", "fused"),
@@ -51,18 +52,18 @@ _USERS: dict[tuple[type, str], Rule] = {}
 def register_rule(kind: type, key: str, place: Place | Rule | HelperRule) -> None:
     """Say where an optimizer keeps a scalar of its state, or where another object keeps an attribute.
 
-    Mostly no rule is needed: a first step of the optimizer's class on a simulated device shows it. A rule goes first.
+    Mostly no rule is needed: a simulated first step of the optimizer's class shows it. A rule takes precedence.
 
     Args:
-        kind: the class; it holds for those below it too.
-        key: of an optimizer: the name in the state of a parameter, or "*" for tensors among the group's own values. Of
-            any other object: the name of an attribute, or "*" for all that have no rule of their own.
-        place: "cpu", "parameter" (with the parameters), or a function that says one of them: of the group for an
-            optimizer, of the object itself for any other. An attribute under the rule "cpu" stays on the CPU if it is
-            there; under the rule "data" it is a dataset: it is not entered, and its tensors stay.
+        kind: the class; the rule also holds for its subclasses.
+        key: for an optimizer, the name in a parameter's state, or "*" for tensors among the values of a group. For
+            any other object, the name of an attribute, or "*" for all attributes without a rule.
+        place: "cpu", "parameter" (the device of the parameters), or a function that returns one of them: it gets the
+            group of an optimizer, or the object itself. With "cpu", an attribute stays on the CPU if it is there. With
+            "data", an attribute is a dataset: it is not searched, and its tensors stay.
 
     Raises:
-        ValueError: that is no place.
+        ValueError: `place` is not one of these.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -78,11 +79,11 @@ def register_rule(kind: type, key: str, place: Place | Rule | HelperRule) -> Non
         >>> tm.register_rule(Experiment, "train_set", "data")
     """
     if not isinstance(kind, type):
-        raise TypeError(f"register_rule takes a class, not {type(kind).__name__}")
+        raise TypeError(f"register_rule needs a class, not {type(kind).__name__}")
     if not callable(place) and place not in ("cpu", "parameter", "data"):
-        raise ValueError(f"a tensor is kept on the 'cpu', with its 'parameter' or is 'data', not {place!r}")
+        raise ValueError(f"place must be 'cpu', 'parameter', 'data' or a function, not {place!r}")
     if issubclass(kind, optim.Optimizer) and place == "data":
-        raise ValueError(f"{kind.__name__} is an optimizer: what it keeps is no dataset")
+        raise ValueError(f"{kind.__name__} is an optimizer: its place cannot be 'data'")
     if issubclass(kind, optim.Optimizer):
         _USERS[kind, key] = place if callable(place) else lambda _: place
     else:
@@ -95,7 +96,7 @@ def users_rule(kind: type, key: str) -> Rule | None:
 
 
 def by_table(kind: type, key: str, group: Group) -> bool:
-    """Does the table say that an optimizer of this class keeps its scalar of this name on the CPU?"""
+    """Whether the table says that an optimizer of this class keeps its scalar of this name on the CPU."""
     rule = _first(_TABLE, kind, key)
     return rule is not None and rule(group) == "cpu"
 
@@ -105,7 +106,7 @@ def _first(rules: Mapping[tuple[type, str], Rule], kind: type, key: str) -> Rule
 
 
 def is_rng_state(entry: StateTensor) -> bool:
-    """The state of a random number generator: bytes that torch takes back from the CPU only."""
+    """Whether this is the state of a random number generator, which torch accepts from the CPU only."""
     if entry.tensor.dtype is not torch.uint8 or entry.tensor.dim() != 1:
         return False
     return entry.nbytes == _RNG_STATE_BYTES or any("rng" in name.lower() for name in entry.path.names())

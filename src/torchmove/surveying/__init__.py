@@ -1,1 +1,1 @@
-"""Find every tensor of a state: the traversal, its readers, and the Inventory that it fills."""
+"""Find every tensor of a state: the traversal, its readers, and the Inventory that they fill."""

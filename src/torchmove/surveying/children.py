@@ -1,4 +1,4 @@
-"""What a reader says of a holder: its children, each one step away, and facts worth knowing."""
+"""What a reader returns for a holder: its children, each one step away, and diagnostics."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from torch import Tensor
 
 from torchmove.surveying.paths import ATTRIBUTE, ITEM, KEYED
 
-# "host": its library computes with it on the CPU, and leaves it there. "data": a dataset, which is not entered.
+# "host": the library that owns it computes with it on the CPU. "data": a dataset, which is not searched.
 Role = Literal["parameter", "buffer", "gradient", "state", "computed", "host", "data", "tensor"]
 
 
 class Owner(NamedTuple):
-    """Whose a tensor is: a parameter's, as state in an optimizer or as gradient, by its id; or (None) a group's; or,
-    where there is no group either, the optimizer's own."""
+    """What a tensor belongs to in an optimizer: a parameter (by id), a group, or the optimizer itself.
 
-    optimizer: Any  # None: a gradient belongs to none
+    `parameter` is set for optimizer state and for gradients. It is None for a tensor of a group; `group` is None too
+    for a tensor of the optimizer itself.
+    """
+
+    optimizer: Any  # None for a gradient
     group: Mapping[str, Any] | None
     parameter: int | None
 
 
 class Child(NamedTuple):
-    """Something inside a holder, one step away. Role and owner go on to all below it that has none of its own."""
+    """An object in a holder, one step away. Role and owner also hold for everything in it that has none of its own."""
 
     how: str
     what: Any
@@ -35,9 +38,9 @@ class Child(NamedTuple):
 
 
 class Children(NamedTuple):
-    """Children all of one kind, as the holder keeps them: each is reached by its key. Mostly tensors.
+    """Children of one kind in a mapping, each reached by its key; mostly tensors. Cheaper than one `Child` for each.
 
-    `at` is a step between the holder and the entries. The same could be said one by one, at a higher price.
+    `at` is a step between the holder and the mapping.
     """
 
     how: str
@@ -48,7 +51,7 @@ class Children(NamedTuple):
 
 
 class ParameterStates(NamedTuple):
-    """What an optimizer keeps for each parameter, nearly always in a dict for each: a bunch of bunches."""
+    """What an optimizer keeps for each parameter, nearly always a dict."""
 
     optimizer: Any
     entries: Mapping[Tensor, Any]
@@ -58,7 +61,7 @@ class ParameterStates(NamedTuple):
         return [self.group_of.get(id(parameter), _NO_GROUP) for parameter in self.entries]
 
     def one_by_one(self) -> Iterator[Child | Children]:
-        """The same, for a walk that has to look closer."""
+        """The same, as one child for each parameter, for a traversal that needs the details."""
         for (parameter, state), group in zip(self.entries.items(), self.groups(), strict=True):
             owner = Owner(self.optimizer, group, id(parameter))
             if isinstance(state, dict):
@@ -69,22 +72,22 @@ class ParameterStates(NamedTuple):
 
 _NO_GROUP: dict[str, Any] = {}
 
-# Like Child(...) and Bunch(...), from a tuple of all fields, and cheaper.
+# Like Child(...) and Children(...), but from a tuple of all fields, which is cheaper.
 make_child = partial(tuple.__new__, Child)
 make_children = partial(tuple.__new__, Children)
 
 
 def attribute(name: str, value: Any, role: Role | None = None, owner: Owner | None = None) -> Child:
-    """For a reader: a child that is reached as `holder.name`.
+    """A child that is reached as `holder.name`, for a reader to yield.
 
     Args:
-        name: of the attribute.
-        value: what is there: a tensor, or another holder.
-        role: what the tensors below it are: "parameter", "buffer", "gradient", "state" or "tensor".
-        owner: whose they are, for an optimizer's state.
+        name: the name of the attribute.
+        value: its value: a tensor, or another holder.
+        role: the role of the tensors in it: "parameter", "buffer", "gradient", "state" or "tensor".
+        owner: what they belong to in an optimizer, for optimizer state.
 
     Returns:
-        The child, to be yielded.
+        The child to yield.
 
     Examples:
         >>> import torchmove as tm
@@ -95,16 +98,16 @@ def attribute(name: str, value: Any, role: Role | None = None, owner: Owner | No
 
 
 def item(key: Any, value: Any, role: Role | None = None, owner: Owner | None = None) -> Child:
-    """For a reader: a child that is reached as `holder[key]`.
+    """A child that is reached as `holder[key]`, for a reader to yield.
 
     Args:
-        key: of the item.
+        key: the key of the item.
         value: as for `tm.attribute`.
         role: as for `tm.attribute`.
         owner: as for `tm.attribute`.
 
     Returns:
-        The child, to be yielded.
+        The child to yield.
 
     Examples:
         >>> import torchmove as tm
@@ -115,16 +118,16 @@ def item(key: Any, value: Any, role: Role | None = None, owner: Owner | None = N
 
 
 class Inner(NamedTuple):
-    """Children one step further down, for a reader that knows more of them than the container they are in."""
+    """Children one step further down, for a reader that knows more about them than the reader of their container."""
 
     children: Iterable[Child | Children | ParameterStates]
     container: Any
 
 
 class Diagnostic(NamedTuple):
-    """Something a reader says about its holder: R0xx stands in the way of a move, N0xx is worth knowing.
+    """Something that a reader reports about its holder: R0xx prevents a move, N0xx is a note.
 
-    With a device, it stands in the way only of a move that leaves that device and is to compute elsewhere.
+    With a device, it prevents only a move that leaves that device and computes elsewhere.
     """
 
     code: str
@@ -134,9 +137,9 @@ class Diagnostic(NamedTuple):
 
 
 class Reader(Protocol):
-    """Says what is inside one kind of holder, from stored state alone: no property and no user code runs.
+    """Returns what is in one kind of holder, from stored state alone: no property and no user code runs.
 
-    A bunch that is returned, and not yielded, is all that there is.
+    `Children` that are returned instead of yielded are the whole content.
     """
 
     def __call__(self, holder: Any, /) -> Iterable[Child | Children | ParameterStates | Diagnostic] | Children: ...

@@ -1,8 +1,8 @@
-"""Tensors made of tensors: what their parts are, and how to make such a tensor again once its parts have moved.
+"""Composite tensors (sparse, nested, wrapper subclasses): what their inner tensors are, and how to rebuild them.
 
-A part of a sparse tensor is a fresh object each time it is asked for; a part of a wrapper subclass is an object that
-others may hold. Both are ordinary tensors of the state, moved like all others; the tensor around them is made anew
-from them and takes the place of the old one, under the same object.
+An inner tensor of a sparse tensor is a new object at each access; that of a wrapper subclass may have other holders.
+Both are ordinary tensors of the state and move like all others. The composite tensor is rebuilt from them, and the
+result is swapped into the existing Python object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STRIDED = (torch.strided, False, False)
 
 
 class InnerTensor(NamedTuple):
-    """A tensor inside a tensor, and the step that leads to it."""
+    """A tensor inside a composite tensor, and the step that leads to it."""
 
     how: str
     what: str
@@ -31,30 +31,32 @@ class InnerTensor(NamedTuple):
 
 
 class Decomposed(NamedTuple):
+    """The inner tensors of a composite tensor, and a function that rebuilds it from them."""
+
     parts: tuple[InnerTensor, ...]
     rebuild: Callable[[], Tensor]
 
 
 class Unmovable(Exception):
-    """This kind of tensor has no parts that could be moved."""
+    """This kind of tensor has no inner tensors that could be moved."""
 
 
 def is_view_of_storage(tensor: Tensor) -> bool:
-    """Is it a window on one storage, like nearly every tensor?"""
+    """Whether the tensor is a view of one storage, as nearly every tensor is."""
     plain = type(tensor) in PLAIN or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
     return plain and _form(tensor) == _STRIDED
 
 
 def decompose(tensor: Tensor) -> Decomposed | None:
-    """Take a tensor apart. None: it travels whole (quantised, strided nested, mkldnn). Raises Unmovable."""
+    """The inner tensors of a composite. None: it is copied as a whole (quantized, nested, mkldnn). Raises Unmovable."""
     kind = type(tensor)
     if f"{kind.__module__}:{kind.__qualname__}" in _DISTRIBUTED:
-        raise Unmovable("a ShardedTensor: it remembers on which device of which rank each shard is")
+        raise Unmovable("a ShardedTensor: it records the rank and device of each shard")
     wrapped: Any = tensor
     if is_traceable_wrapper_subclass(wrapped):
         return _wrapper(wrapped)
     if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-        raise Unmovable(f"{type(tensor).__name__} does not say what is inside it (no __tensor_flatten__)")
+        raise Unmovable(f"{type(tensor).__name__} does not define __tensor_flatten__: its inner tensors are unknown")
     if tensor.layout is torch.sparse_coo:
         return _coordinates(tensor)
     if tensor.layout in _COMPRESSED:
@@ -65,7 +67,7 @@ def decompose(tensor: Tensor) -> Decomposed | None:
 def _wrapper(tensor: Any) -> Decomposed:
     names, context = tensor.__tensor_flatten__()
     inner = {name: getattr(tensor, name) for name in names}
-    # Not all that is inside need be a tensor: a distributed one names its mesh too.
+    # An inner attribute need not be a tensor: a DTensor also names its mesh.
     parts = tuple(InnerTensor(ATTRIBUTE, name, part) for name, part in inner.items() if isinstance(part, Tensor))
     size, stride = tensor.size(), tensor.stride()
 

@@ -1,7 +1,7 @@
-"""Where objects other than optimizers keep their tensors: on the CPU, with the parameters, or as a dataset.
+"""Rules for objects other than optimizers: which attributes stay on the CPU, follow the parameters, or are datasets.
 
-The tables are for classes whose libraries compute on the CPU with some tensors and leave them there. Users add rows
-with `register_rule`.
+The tables list classes whose libraries compute on the CPU with some tensors and leave them there. `register_rule` adds
+rows.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Literal
 Place = Literal["cpu", "parameter", "data"]
 HelperRule = Callable[[Any], Place]
 
-# Where other objects keep their attributes, `*` for all that have no row: "cpu" of helpers that compute there, and
-# whose library leaves their tensors there; "data" of what a loader delivers from, which a step takes to the device
-# batch by batch. A class may be named as "module:name", so that a class that nobody imported costs no import.
+# Where objects keep their attributes; `*` stands for all without a row. "cpu": the library computes there and leaves
+# the tensors there. "data": a dataset, from which each step sends batches to the device. A class may be named as
+# "module:name", so that a class that is not imported costs no import.
 HELPERS: dict[type | str, dict[str, Place | HelperRule]] = {
-    # Anything with a length and items may be one, a plain list too.
+    # A dataset may be any object with a length and items, even a plain list.
     "transformers.trainer:Trainer": {"train_dataset": "data", "eval_dataset": "data"},
     "lightning.pytorch.trainer.connectors.data_connector:_DataLoaderSource": {"instance": "data"},
     "pytorch_lightning.trainer.connectors.data_connector:_DataLoaderSource": {"instance": "data"},
@@ -24,8 +24,10 @@ HELPERS: dict[type | str, dict[str, Place | HelperRule]] = {
 
 
 def _once_set(attribute: str) -> HelperRule:
-    """diffusers' noise schedulers: what the constructor makes is on the CPU; what `set_timesteps(device=)` and the
-    steps after it make is on the device."""
+    """The rule for diffusers' noise schedulers.
+
+    What the constructor makes is on the CPU; what `set_timesteps(device=)` and later steps make is on the device.
+    """
 
     def place(scheduler: Any) -> Place:
         return "cpu" if vars(scheduler).get(attribute) is None else "parameter"
@@ -34,15 +36,15 @@ def _once_set(attribute: str) -> HelperRule:
 
 
 _SCHEDULERS = "diffusers.schedulers.scheduling_"
-# Made by the constructor, or taken to the CPU again by `set_timesteps`, which goes through numpy.
+# Made by the constructor, or copied to the CPU again by `set_timesteps`, which uses numpy.
 _TABLES = (
     *("alphas", "alphas_cumprod", "betas", "final_alpha_cumprod", "initial_alpha_cumprod", "_init_alpha_cumprod"),
     *("alpha_t", "sigma_t", "lambda_t", "one", "sigmas", "discrete_sigmas"),
 )
 _set = _once_set("num_inference_steps")
 HELPERS[_SCHEDULERS + "utils:SchedulerMixin"] = {"*": _set, **dict.fromkeys(_TABLES, "cpu")}
-_timed = _once_set("timesteps")  # these do not note the number of steps
-_stages: dict[str, Place | HelperRule] = {"sigmas": _set, "sigmas_per_stage": "cpu", "timesteps_per_stage": "cpu"}
+_timed = _once_set("timesteps")  # these do not store the number of steps
+_by_stage: dict[str, Place | HelperRule] = {"sigmas": _set, "sigmas_per_stage": "cpu", "timesteps_per_stage": "cpu"}
 _OF_SCHEDULERS: dict[str, dict[str, Place | HelperRule]] = {
     "amused:AmusedScheduler": {"*": _timed},
     "consistency_decoder:ConsistencyDecoderScheduler": {"*": _timed},
@@ -52,8 +54,8 @@ _OF_SCHEDULERS: dict[str, dict[str, Place | HelperRule]] = {
     "flow_match_euler_discrete:FlowMatchEulerDiscreteScheduler": {"sigmas": _set},
     "flow_match_heun_discrete:FlowMatchHeunDiscreteScheduler": {"sigmas": _set},
     "flow_match_lcm:FlowMatchLCMScheduler": {"sigmas": _set},
-    "helios:HeliosScheduler": _stages,
-    "helios_dmd:HeliosDMDScheduler": _stages,
+    "helios:HeliosScheduler": _by_stage,
+    "helios_dmd:HeliosDMDScheduler": _by_stage,
     "heun_discrete:HeunDiscreteScheduler": {"dt": "cpu"},
     "ltx_euler_ancestral_rf:LTXEulerAncestralRFScheduler": {"sigmas": _set},
     "minimax_h3:MiniMaxH3Scheduler": {"sigmas": _set},
@@ -66,7 +68,7 @@ HELPERS["diffusers.schedulers.deprecated.scheduling_sde_vp:ScoreSdeVpScheduler"]
 
 
 def places_of(kind: type) -> Mapping[str, Place | HelperRule]:
-    """Where objects of a class keep their attributes, those that have rules."""
+    """The rules for the attributes of a class, including those of its base classes."""
     found: dict[str, Place | HelperRule] = {}
     for base in reversed(kind.__mro__):
         found |= HELPERS.get(f"{base.__module__}:{base.__qualname__}", {})

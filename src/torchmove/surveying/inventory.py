@@ -1,4 +1,4 @@
-"""The Inventory: where is everything?"""
+"""The Inventory: every tensor of a state, and where it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchmove.surveying.tensors import StateTensor, StateTensors
 
 
 class Composite(NamedTuple):
-    """A tensor made of tensors (sparse, nested, a wrapper subclass): `rebuild` makes it anew from its parts."""
+    """A tensor made of tensors (sparse, nested, a wrapper subclass); `rebuild` makes it again from its parts."""
 
     tensor: Tensor
     path: Path
@@ -30,7 +30,7 @@ class Composite(NamedTuple):
 
 
 class RememberedDevice(NamedTuple):
-    """A device that a holder remembers: a `torch.device`, or its name or index in a place that says device."""
+    """A device that a holder stores: a `torch.device`, or a name or index in an attribute named like a device."""
 
     holder: Any
     how: str
@@ -44,7 +44,7 @@ class RememberedDevice(NamedTuple):
 
 
 class OtherPaths(NamedTuple):
-    """Tensors, by their ids, and further paths that lead to them."""
+    """Tensors, by id, and further paths that lead to them."""
 
     tensors: Sequence[int]
     before: Path | None
@@ -62,13 +62,13 @@ class FoundDiagnostic(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inventory(Result):
-    """Every tensor of a state: its path, role, device, bytes, and which tensors share storage. It holds the state.
+    """Every tensor of a state: path, role, device, bytes, and which tensors share storage. Keeps the state alive.
 
     Attributes:
-        roots: the names of the given objects, with which paths begin.
+        roots: the names of the given objects, with which paths start.
         tensors: a row for each tensor: `path`, `role`, `device`, `nbytes`, `tensor`.
         storages: a row for each storage: `device`, `nbytes`, and the indices of the tensors on it.
-        diagnostics: what stands in the way of a move, and what is worth knowing, each with its path.
+        diagnostics: what prevents a move, and notes, each with its path.
     """
 
     objects: tuple[Any, ...]
@@ -79,19 +79,19 @@ class Inventory(Result):
     device_values: tuple[RememberedDevice, ...]
     diagnostics: tuple[FoundDiagnostic, ...]
     further_paths: tuple[OtherPaths, ...]
-    holders: Mapping[int, tuple[Any, Path]]  # every holder by its id; this keeps the id its own
+    holders: Mapping[int, tuple[Any, Path]]  # every holder by its id; holding it keeps the id valid
     number: Mapping[int, int]  # the index of a tensor, by its id
-    spent: frozenset[int] = frozenset()  # the tensors that are stored results whose graphs cannot run any more
+    spent: frozenset[int] = frozenset()  # stored results whose graphs can no longer run backward
 
     def archived(self, *, numbered: bool = True) -> Inventory:
-        """The same, remembering the tensors by their ids alone: it keeps nothing of the state alive.
+        """A copy that holds no tensors, only their ids: it keeps nothing of the state alive.
 
-        Not `numbered`, it does not even know their ids, and only shows what was where.
+        Not `numbered`, it does not store the ids either, and only describes the state.
         """
         number = self.number if numbered else {}
         if self.composites and numbered:
-            gone = {*self.tensors.made_anew()}
-            number = {tensor: index for tensor, index in number.items() if index not in gone}
+            rebuilt = {*self.tensors.made_anew()}
+            number = {tensor: index for tensor, index in number.items() if index not in rebuilt}
         emptied: dict[str, Any] = {
             "objects": (),
             "composites": (),
@@ -103,7 +103,7 @@ class Inventory(Result):
 
     @cached_property
     def other_paths(self) -> Mapping[int, list[Path]]:
-        """The further paths by which a tensor is reached, by its id."""
+        """The further paths that lead to a tensor, by its id."""
         paths: defaultdict[int, list[Path]] = defaultdict(list)
         for tensors, before, how, keys in self.further_paths:
             for tensor, key in zip(tensors, keys, strict=True):
@@ -112,7 +112,7 @@ class Inventory(Result):
 
     @property
     def nbytes(self) -> int:
-        """Bytes on all devices together. What is shared counts once."""
+        """Bytes on all devices together. Shared bytes count once."""
         return sum(self.devices().values())
 
     def devices(self) -> dict[torch.device, int]:

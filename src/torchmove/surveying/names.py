@@ -1,4 +1,4 @@
-"""What the caller calls the objects it gives: paths begin with that name, so that they can be pasted."""
+"""The names that the caller has for the given objects: paths start with them, so that they can be pasted."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ from torch.optim import Optimizer
 from torchmove.internals.frames import frame
 from torchmove.results import Result
 
-_KINDS = (nn.Module, Optimizer)  # their names are "model" and "optimizer", where the caller has none for them
-# Given by a slip: what runs through a state once, and what only names it.
+_KINDS = (nn.Module, Optimizer)  # named "model" and "optimizer" where the caller has no name for them
+# Given by mistake: one-shot iterators, views, classes, numbers and names.
 _NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, Result, type, str, bytes, int, float)
 
 
 def given(objects: Sequence[Any]) -> dict[str, Any]:
-    """The objects under the names that the caller of the public function has for them."""
+    """The objects, by the names that the caller of the public function has for them."""
     check(objects)
     return names_of(objects, frame(1).f_back)
 
 
 def check(objects: Collection[Any]) -> None:
-    """Are these objects, and not something that was given by a slip?"""
+    """Raise a TypeError for an object that cannot be searched for tensors, such as a str or a generator."""
     if not objects:
-        raise TypeError("nothing was given: name the objects, as in tm.move(model, optimizer, to=...)")
+        raise TypeError("no objects were given. Fix: pass them, as in tm.move(model, optimizer, to=...)")
     for each in objects:
+        if isinstance(each, str):
+            raise TypeError(f"a str holds no tensors. Did you mean to={each!r}?")
         if isinstance(each, _NOT_HOLDERS):
-            raise TypeError(f"{type(each).__name__} holds no state to look at: give the module, or list(...) of it")
+            raise TypeError(
+                f"cannot search {type(each).__name__} for tensors. Fix: pass the module, or list(...) of the iterator"
+            )
 
 
 def names_of(
     objects: Sequence[Any], frame: FrameType | None, parameters: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A name for each object, in order; an object given twice is there once.
+    """A name for each object, in order; an object that is given twice appears once.
 
-    The caller's variable, else the one of `parameters`, those of a function that gets the objects, else the kind.
+    The caller's variable, else the name in `parameters` (of a function that receives the objects), else one for its
+    kind.
     """
     named: dict[str, Any] = {}
     counts: Counter[str] = Counter()
@@ -56,11 +61,11 @@ def _once(objects: Sequence[Any]) -> Iterable[Any]:
 
 
 def _variables(frame: FrameType) -> dict[int, str]:
-    """The caller's names for objects, by their ids; a local name goes before a global one."""
+    """The caller's names for objects, by their ids; local names take precedence over global ones."""
     scope = frame.f_locals
     names = {id(value): name for name, value in (*frame.f_globals.items(), *scope.items()) if not name.startswith("_")}
-    # Before Python 3.13 the locals of a function are a copy that stays with its frame: it would keep alive whatever the
-    # caller has in its variables now, long after they are gone.
+    # Before Python 3.13, the locals of a function are a copy that stays with its frame, and would keep the values of
+    # all its variables alive.
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(scope) is dict:
         scope.clear()
     return names

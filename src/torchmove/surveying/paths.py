@@ -1,8 +1,7 @@
-"""A path leads from a given object to something in it; it fetches, and prints as Python one can paste.
+"""A path leads from a given object to something in it. It fetches that, and prints as Python code.
 
-A path is a linked list, child to parent, so that making one costs the same at any depth. (Told apart by `is`: comparing
-two of them would go down both.) `how` names the kind of
-step; what each kind does and how it prints is in one table at the end.
+A path is a linked list from child to parent, so that making one costs the same at any depth. (Compare paths by `is`:
+`==` would recurse.) `how` names the kind of step; a table at the end says how each kind fetches and prints.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ REFERENT = "referent"
 class Path(NamedTuple):
     """One step, and the path before it. `what` is the name, key or index of the step.
 
-    A key that is itself a tensor of the state (`optimizer.state[model.weight]`) is not held but named, by its own path.
+    A key that is itself a tensor of the state (`optimizer.state[model.weight]`) is represented by its own path.
     """
 
     before: Path | None
@@ -35,7 +34,7 @@ class Path(NamedTuple):
     what: Any
 
     def __str__(self) -> str:
-        # A loop, not recursion: paths may be 100 000 steps deep. Most kinds append; a few wrap what came before.
+        # A loop, not recursion: a path may have 100 000 steps. Most kinds append text; a few also prepend some.
         text: list[str] = []
         for step in self.steps():
             prefix, suffix = step.words()
@@ -48,11 +47,11 @@ class Path(NamedTuple):
         return f"<{self}>"
 
     def words(self) -> tuple[str, str]:
-        """How the last step prints: what goes before all that came before, and what behind."""
+        """How the last step prints: the text before and after that of the steps before it."""
         return _KINDS[self.how].text(self.what)
 
     def steps(self) -> Iterator[Path]:
-        """This path's steps, the root first."""
+        """The steps of this path, the root first."""
         chain: list[Path] = []
         step: Path | None = self
         while step is not None:
@@ -61,7 +60,7 @@ class Path(NamedTuple):
         return iter(chain[::-1])
 
     def fetch(self, roots: Mapping[str, Any]) -> Any:
-        """What the path leads to, given the objects that paths begin with."""
+        """The object that the path leads to, given the objects that paths start with."""
         value: Any = None
         for step in self.steps():
             if step.how is ROOT:
@@ -73,7 +72,7 @@ class Path(NamedTuple):
         return value
 
     def names(self) -> Iterator[str]:
-        """The names and string keys on the way, the nearest first."""
+        """The names and string keys on this path, the last step first."""
         step: Path | None = self
         while step is not None:
             if type(step.what) is str:
@@ -81,7 +80,7 @@ class Path(NamedTuple):
             step = step.before
 
 
-# Like Path(...), from a tuple of the three, and cheaper: every tensor of a state gets one.
+# Like Path(...), but from a tuple of the three, which is cheaper: every tensor of a state gets one.
 make_path = partial(tuple.__new__, Path)
 
 
@@ -90,16 +89,16 @@ def root_path(name: str) -> Path:
     return Path(None, ROOT, name)
 
 
-NOWHERE = root_path("...")  # of something that is not part of the state
+NOWHERE = root_path("...")  # for an object that is not part of the state
 
 
 def matcher(pattern: str) -> Callable[[Path], bool]:
-    """Does a path, or one on the way to it, match? Only `*` is special: it stands for any text.
+    """A function that tells whether a path, or a path that it continues, matches a pattern. `*` matches any text.
 
-    `model.0.weight`, the name in a state_dict, is as good as `model[0].weight`, the path as it prints.
+    The name in a state_dict, `model.0.weight`, matches as well as the printed path, `model[0].weight`.
     """
     text = ".*".join(re.escape(part) for part in pattern.split("*"))
-    # What follows a match must be a further step into it, so that `model.a` does not match `model.ab`.
+    # A match must end at a step, so that `model.a` does not match `model.ab`.
     fits = re.compile(rf"{text}(?=$|[.\[])", re.DOTALL)
 
     def match(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The storages of a state: what moves. Nearly every one belongs to a single tensor that sees all of it."""
+"""The storages of a state, which are what moves. Nearly every one has a single tensor that covers all of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torchmove.surveying.tensors import Rows
 class StateStorage(NamedTuple):
     """A storage: the tensors on it, by their indices, and the spans of its bytes that they reach.
 
-    Where there are several tensors, `offsets` says for each where in the storage it begins, in elements. Several
-    storages over the same memory are one; `address` says where that memory begins. A size below 0: no storage.
+    With several tensors, `offsets` has the storage offset of each, in elements. Several storages over the same memory
+    are one; `address` is where that memory starts. A negative size: the device has no storages.
     """
 
     indices: tuple[int, ...]
@@ -31,14 +31,14 @@ class StateStorage(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What travels when it moves."""
+        """The bytes that are copied when it moves."""
         return sum(stop - start for start, stop in self.spans)
 
 
 class StateStorages(Rows[StateStorage]):
-    """The storages, by the index of the first tensor on each; a row is made when it is asked for.
+    """The storages, by the index of the first tensor on each; a row is made on access.
 
-    `special` holds those that several tensors share, or of which not all is reached.
+    `special` holds those with several tensors, and those of which the tensors reach only a part.
     """
 
     def __init__(self, metadata: Metadata, firsts: Sequence[int], special: Mapping[int, StateStorage]) -> None:

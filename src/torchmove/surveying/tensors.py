@@ -1,4 +1,4 @@
-"""Rows on demand: a sequence that is kept in columns, and puts a row together when somebody asks for one."""
+"""The tensors of a state, stored in columns; a row is made on access."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = TypeVar("Row")
 
 
 class Rows(Sequence[Row]):
-    """Says how many there are (`__len__`) and what one is (`row`)."""
+    """A sequence whose rows are made on access: subclasses define `__len__` and `row`."""
 
     def row(self, index: int) -> Row:
         raise NotImplementedError
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Origin(NamedTuple):
-    """Of one tensor: the last step of its path is not linked up before somebody asks."""
+    """Where a tensor was found. The last step of its path is only added on access."""
 
     before: Path | None
     how: str
@@ -57,7 +57,7 @@ class Origin(NamedTuple):
 
 
 class TensorRun(Protocol):
-    """The origins of some tensors that were found one behind the other."""
+    """The origins of consecutively found tensors."""
 
     @property
     def role(self) -> Role: ...
@@ -68,14 +68,14 @@ class TensorRun(Protocol):
     def origin(self, at: int, found: Origins, /) -> Origin: ...
 
     def likeness(self, at: int, /) -> Hashable:
-        """The same for tensors that differ in nothing but the parameter they belong to; None: this is the only one."""
+        """A key that is equal for tensors that differ only in their parameter; None: no other tensor is alike."""
         ...
 
     def archived(self) -> TensorRun: ...
 
 
 class ChildRun(NamedTuple):
-    """Reached by one key each, from one place."""
+    """Tensors in one holder, each reached by its key."""
 
     before: Path | None
     how: str
@@ -94,11 +94,11 @@ class ChildRun(NamedTuple):
         return self if self.owner is None else self._replace(owner=None)
 
 
-make_child_run = partial(tuple.__new__, ChildRun)  # like Several(...), from a tuple, and cheaper
+make_child_run = partial(tuple.__new__, ChildRun)  # like ChildRun(...), but from a tuple, which is cheaper
 
 
 class GradientRun(NamedTuple):
-    """The gradients of tensors found before."""
+    """The gradients of tensors that were found before."""
 
     of: Sequence[int]
     ids: Sequence[int]
@@ -117,14 +117,14 @@ class GradientRun(NamedTuple):
 
 
 class StateRun(NamedTuple):
-    """What an optimizer keeps for each of its parameters."""
+    """The tensors that an optimizer keeps for its parameters."""
 
     before: Path
     optimizer: Any
     parameters: Sequence[int]  # their ids
-    places: Sequence[int | None]  # which of the tensors found they are
-    groups: Sequence[Mapping[str, Any]]  # of each
-    owners: Sequence[int]  # for each tensor, to which of them it belongs
+    places: Sequence[int | None]  # their indices among the found tensors
+    groups: Sequence[Mapping[str, Any]]  # for each parameter
+    owners: Sequence[int]  # for each tensor, the index of its parameter
     keys: Sequence[Any]  # for each tensor
     role: Role = "state"
     how: str = ITEM
@@ -144,7 +144,7 @@ class StateRun(NamedTuple):
 
 
 class Origins:
-    """The runs of a whole walk, in the order in which it found the tensors."""
+    """The runs of a whole traversal, in the order in which it found the tensors."""
 
     def __init__(self, runs: Sequence[TensorRun] = (), starts: Sequence[int] = (), count: int = 0) -> None:
         self.runs, self.starts, self.count = list(runs), list(starts), count
@@ -161,18 +161,18 @@ class Origins:
     def likenesses(self, indices: Sequence[int]) -> Iterator[Hashable]:
         start = stop = 0
         for index in indices:
-            if not start <= index < stop:  # mostly it is in the run of the one before
+            if not start <= index < stop:  # mostly it is in the same run as the one before
                 at = bisect_right(self.starts, index)
                 run, start = self.runs[at - 1], self.starts[at - 1]
                 stop = self.starts[at] if at < len(self.starts) else self.count
             yield run.likeness(index - start)
 
     def roles(self) -> Iterator[Role]:
-        """One for each tensor."""
+        """The role of each tensor."""
         return self._for_each([run.role for run in self.runs])
 
     def hows(self) -> Iterator[str]:
-        """The last step to each tensor."""
+        """The kind of the last step to each tensor."""
         return self._for_each([run.how for run in self.runs])
 
     def _for_each(self, of_runs: Sequence[T]) -> Iterator[T]:
@@ -187,7 +187,7 @@ _NO_GROUP: dict[str, Any] = {}
 
 
 class StateTensor(NamedTuple):
-    """A tensor of the state, where it was found, and its storage, by an id; -1 bytes: it has none."""
+    """A tensor of the state, where it was found, and its storage, by id; -1 bytes: it has none."""
 
     tensor: Tensor
     before: Path | None
@@ -206,14 +206,14 @@ class StateTensor(NamedTuple):
 
 
 class StateTensors(Rows[StateTensor]):
-    """The tensors of a state, in columns; a row is made when it is asked for.
+    """The tensors of a state, in columns; a row is made on access.
 
-    `objects` are the tensors themselves, `metadata` is what was read of them.
+    `objects` are the tensors themselves, `metadata` is what was read from them.
     """
 
     def __init__(self, objects: Sequence[Tensor], metadata: Metadata, origins: Origins, order: Sequence[int]) -> None:
         self.objects, self.metadata = objects, metadata
-        self._origins, self._order = origins, order  # a composite tensor was found too, and has no row
+        self._origins, self._order = origins, order  # the traversal also found composite tensors, which have no row
 
     def __len__(self) -> int:
         return len(self.objects)
@@ -224,14 +224,14 @@ class StateTensors(Rows[StateTensor]):
         return StateTensor(self.objects[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])
 
     def likenesses(self, indices: Sequence[int]) -> Iterator[Hashable]:
-        """The same for tensors that differ in nothing but the parameter they belong to; None: this is the only one."""
+        """A key that is equal for tensors that differ only in their parameter; None: no other tensor is alike."""
         return self._origins.likenesses([self._order[index] for index in indices])
 
     def roles(self) -> Sequence[Role]:
         return self._in_order(list(self._origins.roles()))
 
     def made_anew(self) -> list[int]:
-        """Those of which there is a new object at every look, and its id worth nothing: the parts of sparse tensors."""
+        """The inner tensors of sparse tensors: each access returns a new object, so their ids mean nothing later."""
         return [index for index, how in enumerate(self._in_order(list(self._origins.hows()))) if how is CALL]
 
     def _in_order(self, found: list[T]) -> list[T]:
@@ -239,7 +239,7 @@ class StateTensors(Rows[StateTensor]):
 
     def archived(self) -> StateTensors:
         """The same, without the tensors."""
-        return StateTensors([_GONE] * len(self), self.metadata, self._origins.archived(), self._order)
+        return StateTensors([_PLACEHOLDER] * len(self), self.metadata, self._origins.archived(), self._order)
 
 
-_GONE = torch.empty(0, device="meta")
+_PLACEHOLDER = torch.empty(0, device="meta")

@@ -1,4 +1,4 @@
-"""What hangs on tensors, besides gradients, and on the classes of holders, where no move can reach it."""
+"""Traverse the given objects and everything attached to their tensors, and collect the tensors found."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from torchmove.surveying.tensors import GradientRun, Origins, StateRun, TensorRu
 
 
 def attached_to(tensor: Tensor, besides: tuple[Tensor, ...] = ()) -> Iterator[Child]:
-    """What a tensor carries besides its gradient: attributes and hooks."""
+    """What is attached to a tensor besides its gradient: attributes and hooks."""
     for name, value in tensor.__dict__.items():
         if type(value) not in ATOMS and not any(value is part for part in besides):
             yield attribute(name, value)
@@ -49,43 +49,43 @@ def attached_to(tensor: Tensor, besides: tuple[Tensor, ...] = ()) -> Iterator[Ch
 
 
 def on_class(holder: Any) -> Iterator[Diagnostic]:
-    """What its class holds. An attribute of the object's own hides that of its class."""
+    """Tensors and caches on the class of a holder, which a move cannot reach."""
     own = stored_dict(holder) or {}
     for base in type(holder).__mro__:
-        kinds = {id(kind): kind for kind in map(type, vars(base).values())}  # a few, of dozens of values
+        kinds = {id(kind): kind for kind in map(type, vars(base).values())}  # few distinct types, for dozens of values
         if not any(issubclass(kind, (Tensor, LruCache)) for kind in kinds.values()):
             continue
         for name, value in vars(base).items():
             if issubclass(type(value), Tensor) and name not in own:
                 yield Diagnostic(
-                    "N021", f"{base.__name__}.{name} is a tensor on the class: it is out of reach and stays"
+                    "N021", f"{base.__name__}.{name} is a tensor on the class: it cannot be moved and stays"
                 )
             elif type(value) is LruCache and value.cache_info().currsize:
                 yield Diagnostic(
-                    "N033", f"{base.__name__}.{name} is an lru_cache on the class: clear it, its entries stay"
+                    "N033", f"{base.__name__}.{name} is an lru_cache on the class: its entries stay, clear it"
                 )
 
 
 class FoundTensors:
-    """So far. The rest of a walk adds to them, one at a time or many."""
+    """The tensors found so far, and the paths to them."""
 
     def __init__(self) -> None:
-        self.tensors: list[Tensor] = []  # every one, in the order in which they were found
+        self.tensors: list[Tensor] = []  # in the order in which they were found
         self.origins = Origins()
-        self.seen: dict[int, int] = {}  # which of them it is, by its id
+        self.seen: dict[int, int] = {}  # the index of a tensor, by its id
         self.further_paths: list[OtherPaths] = []
 
     def find(self, tensor: Tensor, before: Path | None, how: str, what: Any, role: Role, owner: Owner | None) -> None:
-        me = id(tensor)
-        if me in self.seen:
-            self.further_paths.append(OtherPaths((me,), before, how, (what,)))
+        tensor_id = id(tensor)
+        if tensor_id in self.seen:
+            self.further_paths.append(OtherPaths((tensor_id,), before, how, (what,)))
         else:
-            self.seen[me] = len(self.tensors)
+            self.seen[tensor_id] = len(self.tensors)
             self.tensors.append(tensor)
             self.origins.add(make_child_run((before, how, (what,), role, owner)), 1)
 
     def all_new(self, values: list[Tensor], run: TensorRun) -> bool:
-        """If these are tensors that were not found yet, they are now."""
+        """Add these tensors, unless some were found before or are not plain tensors; then return False."""
         ids = list(map(id, values))
         if not set(map(type, values)) <= PLAIN or len({*ids}) < len(ids) or not self.seen.keys().isdisjoint(ids):
             return False
@@ -94,17 +94,17 @@ class FoundTensors:
         self.origins.add(run, len(values))
         return True
 
-    def all_known(self, bunch: Children, before: Path) -> bool:
-        """If these are tensors that were all found before, they are noted; such are the parameters of an optimizer."""
-        ids = list(map(id, bunch.entries.values()))
+    def all_known(self, children: Children, before: Path) -> bool:
+        """Record further paths if all were found before, as an optimizer's parameters mostly are; else return False."""
+        ids = list(map(id, children.entries.values()))
         if not all(map(self.seen.__contains__, ids)):
             return False
-        self.further_paths.append(OtherPaths(ids, before, bunch.how, list(bunch.entries)))
+        self.further_paths.append(OtherPaths(ids, before, children.how, list(children.entries)))
         return True
 
 
 class _Frame(NamedTuple):
-    """Where the walk stands in one holder: what is left to visit there, and what its children inherit."""
+    """One level of the traversal: the holder, its children still to visit, and what they inherit."""
 
     children: Iterator[Child | Children | ParameterStates | Diagnostic]
     path: Path
@@ -114,26 +114,26 @@ class _Frame(NamedTuple):
 
 
 class Traversal(FoundTensors):
-    """One survey under way. Walks with a stack of its own: a state may be deeper than Python's."""
+    """One survey in progress. It has an explicit stack: a state may be nested deeper than Python's stack allows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.windows: list[int] = []  # which of them are windows on storages
-        self.metadata = Metadata.none()  # what was read of the windows
-        self.wholes: list[int] = []
-        self.trained: list[int] = []  # those that require a gradient
-        self.results: list[int] = []  # those that are the result of a computation and have its graph
+        self.views: list[int] = []  # the indices of views of storages
+        self.metadata = Metadata.none()  # the metadata of those
+        self.wholes: list[int] = []  # the indices of tensors that are copied as a whole
+        self.trained: list[int] = []  # the indices of tensors that require a gradient
+        self.results: list[int] = []  # the indices of results of computations, with their graphs
         self.composites: list[Composite] = []
         self.diagnostics: list[FoundDiagnostic] = []
         self.device_values: list[RememberedDevice] = []
-        self.holders: dict[int, tuple[Any, Path]] = {}  # every holder seen; holding it keeps its id its own
+        self.holders: dict[int, tuple[Any, Path]] = {}  # every holder visited; holding it keeps its id valid
         self.readers: dict[type, Reader] = {}
         self.stack: list[_Frame] = []
 
-    # ------------------------------------------------------------ through the holders
+    # ------------------------------------------------------------ holders
 
     def enter(self, path: Path, value: Any) -> None:
-        """Walk a given object."""
+        """Search a given object."""
         kind = type(value)
         if issubclass(kind, Tensor):
             self.find(value, *path, "tensor", None)
@@ -142,26 +142,26 @@ class Traversal(FoundTensors):
             self.drain()
 
     def drain(self) -> None:
-        """Walk what is on the stack, the first child first."""
+        """Visit everything on the stack, the first child first."""
         stack = self.stack
         while stack:
             frame = stack[-1]
             for child in frame.children:
                 if self.visit_kind.get(type(child), Traversal.refuse)(self, child, frame):
-                    break  # a new stair is on the stack; this one goes on after it
+                    break  # a new frame is on the stack; this one continues after it
             else:
                 stack.pop()
 
     def refuse(self, child: Any, frame: _Frame) -> bool:
-        said = "a reader yields tm.attribute(...) and tm.item(...)"
-        raise TypeError(f"{frame.path}: {said}, and this one a {type(child).__name__}")
+        kind = type(child).__name__
+        raise TypeError(f"the reader of {frame.path} yielded a {kind}. Fix: yield tm.attribute(...) or tm.item(...)")
 
     def visit_diagnostic(self, diagnostic: Diagnostic, frame: _Frame) -> bool:
         self.diagnostics.append(FoundDiagnostic(frame.path, frame.holder, diagnostic))
         return False
 
     def visit_parameter_states(self, states: ParameterStates, frame: _Frame) -> bool:
-        """See to all that an optimizer keeps. True: it has to be seen to bunch by bunch, which comes next."""
+        """Visit the state of an optimizer. True: it is visited parameter by parameter next."""
         parameters, kept = list(map(id, states.entries)), list(states.entries.values())
         if not all(map(self.seen.__contains__, parameters)):
             self.find_keys(states.entries, frame.path)
@@ -182,32 +182,32 @@ class Traversal(FoundTensors):
         return True
 
     def find_keys(self, entries: Iterable[Any], path: Path) -> None:
-        """The tensors that are keys of an optimizer's state and in none of its groups."""
+        """Find tensors that are keys of an optimizer's state and in none of its groups."""
         for index, key in enumerate(entries):
             if issubclass(type(key), Tensor) and id(key) not in self.seen:
                 self.find(key, path, MEMBER, index, "parameter", None)
 
-    def visit_children(self, bunch: Children, frame: _Frame) -> bool:
-        inherits = frame.owner is not None and bunch.owner is None
-        return self.see_children(bunch._replace(owner=frame.owner) if inherits else bunch, frame.path)
+    def visit_children(self, children: Children, frame: _Frame) -> bool:
+        inherits = frame.owner is not None and children.owner is None
+        return self.see_children(children._replace(owner=frame.owner) if inherits else children, frame.path)
 
-    def see_children(self, bunch: Children, before: Path) -> bool:
-        """See to many children. True: some are holders, which come next."""
-        how, entries, role, owner, at = bunch
+    def see_children(self, children: Children, before: Path) -> bool:
+        """Visit many children. True: some are holders, which are visited next."""
+        how, entries, role, owner, at = children
         if at:
             before = self.step(before, *at)
-        if len(entries) > _MANY and self.all_known(bunch, before):
+        if len(entries) > _MANY_CHILDREN and self.all_known(children, before):
             return False
         seen, tensors, keys, rest = self.seen, self.tensors, [], []
         for key, value in entries.items():
             kind = type(value)
             if kind in PLAIN or issubclass(kind, Tensor):
-                # As find() does, but one run for all: most tensors of a state are found here.
-                me = id(value)
-                if me in seen:
-                    self.further_paths.append(OtherPaths((me,), before, how, (key,)))
+                # As find() does, but with one run for all: most tensors of a state are found here.
+                tensor_id = id(value)
+                if tensor_id in seen:
+                    self.further_paths.append(OtherPaths((tensor_id,), before, how, (key,)))
                 else:
-                    seen[me] = len(tensors)
+                    seen[tensor_id] = len(tensors)
                     tensors.append(value)
                     keys.append(key)
             elif kind not in ATOMS:
@@ -219,7 +219,7 @@ class Traversal(FoundTensors):
         return bool(rest)
 
     def visit(self, child: Child, frame: _Frame) -> bool:
-        """See to one child. True: it has children of its own, which come next."""
+        """Visit one child. True: it has children of its own, which are visited next."""
         how, what, value, role, owner = child
         kind = type(value)
         if role == "data":
@@ -229,20 +229,20 @@ class Traversal(FoundTensors):
         if id(value) in self.holders:
             return False
         path = self.step(frame.path, how, what)
-        # A level is made by a reader on the way and gone at once: its id is not its own.
+        # A reader makes an Inner for this visit only, so its id is not kept.
         if kind is not Inner:
             self.holders[id(value)] = (value, path)
         return self.open(value, path, role or frame.role, owner or frame.owner)
 
     def leave_out(self, child: Child, frame: _Frame) -> bool:
-        if id(child.value) not in self.holders:  # nor is it given by itself
+        if id(child.value) not in self.holders:  # it may be a given object itself
             path = self.step(frame.path, child.how, child.what)
             self.holders[id(child.value)] = (child.value, path)
             self.diagnostics.append(FoundDiagnostic(path, child.value, Diagnostic("N031", why_data(child.value))))
         return False
 
     def is_holder(self, kind: type, child: Child, frame: _Frame) -> bool:
-        """If it is not, it is seen to."""
+        """Whether the child is a holder. If not, this handles it."""
         how, what, value, role, owner = child
         if issubclass(kind, Tensor):
             before, how, what = self.step(frame.path, how, what)
@@ -261,7 +261,7 @@ class Traversal(FoundTensors):
         return make_path((before, how, what))
 
     def open(self, value: Any, path: Path, role: Role | None, owner: Owner | None) -> bool:
-        """True: there is something in it, which comes next."""
+        """Read a holder. True: it has children, which are visited next."""
         kind = type(value)
         reader = self.readers.get(kind)
         if reader is None:
@@ -279,7 +279,7 @@ class Traversal(FoundTensors):
             holder = frame.holder.container if type(frame.holder) is Inner else frame.holder
             self.device_values.append(RememberedDevice(holder, child.how, child.what, child.value, path))
 
-    # ------------------------------------------------------------ through what tensors carry
+    # ------------------------------------------------------------ what is attached to tensors
 
     def follow_tensors(self) -> None:
         done = 0
@@ -289,37 +289,37 @@ class Traversal(FoundTensors):
                 self.follow(range(first, min(first + AT_ONCE, done)))
             self.drain()
 
-    def follow(self, wave: Sequence[int]) -> None:
-        tensors = self.tensors[wave[0] : wave[-1] + 1]
+    def follow(self, batch: Sequence[int]) -> None:
+        tensors = self.tensors[batch[0] : batch[-1] + 1]
         metadata = read_metadata(tensors) if set(map(type, tensors)) <= PLAIN else None
         if metadata is None:
-            wave = self.without_composites(wave)
-            tensors = [self.tensors[index] for index in wave]
+            batch = self.without_composites(batch)
+            tensors = [self.tensors[index] for index in batch]
             metadata = read_metadata_of_any(tensors)
-        self.windows += wave
+        self.views += batch
         self.metadata.extend(metadata)
-        self.find_gradients(wave, tensors, metadata.requires_grads)
-        self.find_carried(wave, tensors)
+        self.find_gradients(batch, tensors, metadata.requires_grads)
+        self.find_attached(batch, tensors)
 
-    def without_composites(self, wave: Sequence[int]) -> list[int]:
-        are_windows = [*map(is_view_of_storage, [self.tensors[index] for index in wave])]
-        composites = [index for index, is_so in zip(wave, are_windows, strict=True) if not is_so]
+    def without_composites(self, batch: Sequence[int]) -> list[int]:
+        are_views = [*map(is_view_of_storage, [self.tensors[index] for index in batch])]
+        composites = [index for index, is_so in zip(batch, are_views, strict=True) if not is_so]
         moving = [index for index in composites if self.visit_composite(index)]
         around = [self.tensors[index] for index in moving]
         self.find_gradients(moving, around, [tensor.requires_grad for tensor in around])
-        return [*compress(wave, are_windows)]
+        return [*compress(batch, are_views)]
 
-    def find_gradients(self, wave: Sequence[int], tensors: Sequence[Tensor], requires: Sequence[bool]) -> None:
-        self.trained += (trained := [*compress(wave, requires)])
+    def find_gradients(self, batch: Sequence[int], tensors: Sequence[Tensor], requires: Sequence[bool]) -> None:
+        self.trained += (trained := [*compress(batch, requires)])
         graphs = [*map(graph_of, compress(tensors, requires))]
         if not _are_none(graphs):
             known = zip(trained, graphs, strict=True)
             self.results += [index for index, graph in known if graph not in (None, UNTOLD)]
-            wave = [index for index in wave if may_have_gradient(self.tensors[index])]
-            tensors = [self.tensors[index] for index in wave]
+            batch = [index for index in batch if may_have_gradient(self.tensors[index])]
+            tensors = [self.tensors[index] for index in batch]
         gradients = [*map(_grad, tensors)]
         if not _are_none(gradients):
-            found = zip(wave, gradients, strict=True)
+            found = zip(batch, gradients, strict=True)
             self.find_each([(index, gradient) for index, gradient in found if gradient is not None])
 
     def find_each(self, gradients: Sequence[tuple[int, Tensor]]) -> None:
@@ -329,11 +329,11 @@ class Traversal(FoundTensors):
             for at, (_, gradient) in enumerate(gradients):
                 self.find(gradient, *run.origin(at, self.origins))
 
-    def find_carried(self, wave: Sequence[int], tensors: Sequence[Tensor]) -> None:
-        """What hangs on tensors, attributes and hooks. Mostly nothing does, and the collector can tell at once."""
-        if len(gc.get_referents(*tensors)) <= len(wave) * _BARE:
+    def find_attached(self, batch: Sequence[int], tensors: Sequence[Tensor]) -> None:
+        """Find attributes and hooks of tensors. Mostly there are none, which the collector shows in one call."""
+        if len(gc.get_referents(*tensors)) <= len(batch) * _BARE:
             return
-        for index, tensor in zip(wave, tensors, strict=True):
+        for index, tensor in zip(batch, tensors, strict=True):
             if tensor.__dict__ or tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                 self.push(index, attached_to(tensor))
 
@@ -342,12 +342,12 @@ class Traversal(FoundTensors):
         self.stack.append(_make_frame(frame))
 
     def visit_composite(self, index: int) -> bool:
-        """True: it moves, or its parts do."""
+        """True: the tensor moves, as a whole or by its parts."""
         tensor = self.tensors[index]
         try:
             parts = decompose(tensor)
         except Unmovable as error:
-            diagnostic = Diagnostic("R031", str(error), "keep it, or move it by its own means before")
+            diagnostic = Diagnostic("R031", str(error), "keep= it, or move it with its own methods first")
             self.diagnostics.append(FoundDiagnostic(self.origins.of(index).path, tensor, diagnostic))
             return False
         if parts is None:
@@ -359,9 +359,9 @@ class Traversal(FoundTensors):
         self.composites.append(Composite(tensor, origin.path, origin.role, origin.owner, inner, parts.rebuild))
         for part in parts.parts:
             self.find(part.tensor, origin.path, part.how, part.what, origin.role, origin.owner)
-        carried = [*attached_to(tensor, besides=inner)]
-        if carried:
-            self.push(index, carried)
+        attached = [*attached_to(tensor, besides=inner)]
+        if attached:
+            self.push(index, attached)
         return True
 
     visit_kind: ClassVar[dict[type, Callable[[Traversal, Any, _Frame], bool]]] = {
@@ -373,7 +373,7 @@ class Traversal(FoundTensors):
 
 
 def by_rules(reader: Reader, places: Mapping[str, Any]) -> Reader:
-    """The reader of a class, with the role that its rules give to its attributes."""
+    """The reader of a class, with the roles that its rules give to its attributes."""
     if not places:
         return reader
 
@@ -392,20 +392,20 @@ def by_rules(reader: Reader, places: Mapping[str, Any]) -> Reader:
 
 
 def _can_be_data(value: Any) -> bool:
-    """A module is none; and of those that are always data their readers tell."""
+    """Whether a rule may make this data: not a module, nor a class that always is data."""
     kind = type(value)
     return kind not in ATOMS and not issubclass(kind, nn.Module) and reader_for(kind) is not read_data
 
 
 def _are_none(values: Sequence[Any]) -> bool:
-    """Told by their types: a tensor that is compared with None compares each of its elements."""
+    """Whether all are None. By type: comparing a tensor with None compares each of its elements."""
     return {*map(type, values)} <= {type(None)}
 
 
-_MANY = 16
+_MANY_CHILDREN = 16
 _DEVICE_KINDS = {torch.device, str, int}
-# Like _Stair(...), from a tuple, and cheaper.
+# Like _Frame(...), but from a tuple, which is cheaper.
 _make_frame = partial(tuple.__new__, _Frame)
 _grad = attrgetter("grad")
-# What the collector sees behind a tensor that carries nothing: its type.
+# What the collector finds in a tensor with nothing attached: its type.
 _BARE = len(gc.get_referents(torch.empty(0, device="cpu")))

@@ -1,7 +1,7 @@
-"""Where an optimizer of a class that has no rules puts its tensors: learned from a first step on a simulated device.
+"""Learn where an optimizer class without rules keeps its tensors, from a first step on a simulated device.
 
-The step is taken once for a class and its flags, by an optimizer made for it, over a few small parameters. It shows
-where each tensor of the state, of the groups and of the optimizer's own attributes is born.
+The step runs once for each class and its options, with an optimizer made for it over a few small parameters. It shows
+the device of each tensor in the state, in the groups and in the attributes of the optimizer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchmove.internals.stored import ATOMS, stored_dict
-from torchmove.planning.learning.births import (
+from torchmove.planning.learning.contained import contained
+from torchmove.planning.learning.device import FirstStepMode, GivenUp
+from torchmove.planning.learning.making import Maker, Unmakable, distinct, named_options, set_gradients
+from torchmove.planning.learning.places import (
     UNNAMED,
     EntryPlace,
     LearnedPlaces,
@@ -27,24 +30,14 @@ from torchmove.planning.learning.births import (
     options_in,
     tensors_in,
 )
-from torchmove.planning.learning.contained import contained
-from torchmove.planning.learning.device import FirstStepMode, GivenUp
-from torchmove.planning.learning.making import Maker, Unmakable, distinct, named_options, set_gradients
 
 __all__ = [
-    "UNNAMED",
-    "Births",
-    "Place",
-    "births_of",
-    "flags_of",
     "is_torchs_own",
-    "kind_of",
+    "learned_places_of",
     "options_of",
-    "plain",
-    "tensors_in",
 ]
 
-_MOST_KNOWN = 32  # of each class
+_MOST_RESULTS = 32  # results kept for each class
 _MOST_SECONDS = 0.5
 _KNOWN: weakref.WeakKeyDictionary[type, OrderedDict[Hashable, LearnedPlaces]] = weakref.WeakKeyDictionary()
 _one_at_a_time = threading.RLock()
@@ -55,19 +48,19 @@ def is_torchs_own(kind: type) -> bool:
 
 
 def learned_places_of(optimizer: Optimizer, target: torch.device) -> LearnedPlaces:
-    """Where the tensors of an optimizer would have been born on the target."""
+    """Where the optimizer would have made its tensors on the target."""
     try:
         likeness = _likeness(optimizer, target)
     except Exception as error:
-        return LearnedPlaces(_said(error))
+        return LearnedPlaces(_text_of(error))
     with _one_at_a_time:
         known = _KNOWN.setdefault(type(optimizer), OrderedDict())
-        births = known.get(likeness)
-        if births is None:
-            births = known[likeness] = _learned(optimizer, target)
-            if len(known) > _MOST_KNOWN:
+        learned = known.get(likeness)
+        if learned is None:
+            learned = known[likeness] = _learned(optimizer, target)
+            if len(known) > _MOST_RESULTS:
                 known.popitem(last=False)
-    return births
+    return learned
 
 
 def options_of(optimizer: Optimizer, group: Any) -> Hashable:
@@ -86,10 +79,10 @@ def _learned(optimizer: Optimizer, target: torch.device) -> LearnedPlaces:
     names = {name for state in optimizer.state.values() if isinstance(state, dict) for name in state}
     why, until = "", time.perf_counter() + _MOST_SECONDS
     for how in (_with_flags, _without_flags, _as_copy):
-        births = _tried(optimizer, FirstStepMode(target, until), how, names)
-        if not births.why_not:
-            return births
-        why = why or births.why_not
+        learned = _tried(optimizer, FirstStepMode(target, until), how, names)
+        if not learned.why_not:
+            return learned
+        why = why or learned.why_not
     return LearnedPlaces(why)
 
 
@@ -98,18 +91,18 @@ def _tried(optimizer: Optimizer, simulation: FirstStepMode, how: Any, names: set
         with contained(), simulation:
             maker = Maker(optimizer, simulation)
             made = how(maker)
-            births = LearnedPlaces()
+            learned = LearnedPlaces()
             for number in (1, 2):
                 _step(maker, made, number)
                 for place, tensor in _made_by_step(maker, made):
-                    births.add(place, tensor)
-                if all(births.has("state", name) for name in names):
+                    learned.add(place, tensor)
+                if all(learned.has("state", name) for name in names):
                     break
     except KeyboardInterrupt:
         raise
     except (Exception, GivenUp, SystemExit) as error:
-        return LearnedPlaces(_said(error))
-    return births
+        return LearnedPlaces(_text_of(error))
+    return learned
 
 
 def _with_flags(maker: Maker) -> Optimizer:
@@ -125,7 +118,7 @@ def _as_copy(maker: Maker) -> Optimizer:
 
 
 def _step(maker: Maker, made: Optimizer, number: int) -> None:
-    """A step as it is usually called; or with a closure; or over sparse gradients."""
+    """Call `step()` as usual; if that fails, with a closure; if that fails, with sparse gradients."""
     train = getattr(made, "train", None)
     if number == 1 and callable(train):
         train()
@@ -174,7 +167,7 @@ def _flags(maker: Maker, group: Any) -> Hashable:
     return flags_of(group, options_in(group, maker.named))
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     if isinstance(error, (GivenUp, Unmakable)):
         return str(error)
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])

@@ -1,4 +1,4 @@
-"""Code of an optimizer's own runs here: what it prints, warns of or draws at random is not seen outside."""
+"""Run an optimizer's own code without side effects: no output, no warnings, no change of random states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def contained() -> Iterator[None]:
         warnings.simplefilter("ignore")
         stack.enter_context(redirect_stdout(_Muted(sys.stdout)))
         stack.enter_context(redirect_stderr(_Muted(sys.stderr)))
-        # Optimizers update many tensors at once where all are of these types.
+        # Optimizers use foreach kernels only if all tensors are of these types.
         kinds = [Tensor, nn.Parameter, FirstStepTensor]
         stack.enter_context(patch.object(optimizers, "_foreach_supported_types", kinds))
         for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
@@ -42,7 +42,7 @@ def contained() -> Iterator[None]:
 
 
 class _Muted:
-    """A stream that drops what this thread writes to it; other threads write on."""
+    """A stream that drops what this thread writes to it; writes of other threads pass through."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._thread = stream, threading.get_ident()
@@ -59,14 +59,15 @@ class _Muted:
 @contextmanager
 def _same_random_numbers() -> Iterator[None]:
     numpy = sys.modules.get("numpy")
-    ours, torchs, numpys = random.getstate(), torch.get_rng_state(), numpy and numpy.random.get_state()
+    python_state, torch_state = random.getstate(), torch.get_rng_state()
+    numpy_state = numpy and numpy.random.get_state()
     try:
         yield
     finally:
-        random.setstate(ours)
-        torch.set_rng_state(torchs)
-        if numpy is not None and numpys is not None:
-            numpy.random.set_state(numpys)
+        random.setstate(python_state)
+        torch.set_rng_state(torch_state)
+        if numpy is not None and numpy_state is not None:
+            numpy.random.set_state(numpy_state)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""A simulated device: tensors that say they are on it, with real bytes on the CPU, so that values can be asked for.
+"""A simulated device: tensors that report it as their device, with real bytes on the CPU, so that values can be read.
 
-To torch's C++ such a tensor is on `meta`, the one device without a runtime of its own that every build of torch has;
-Python is told the simulated one. Every operation is done by the CPU's kernels, and torch never starts the real device.
+In torch's C++ such a tensor is on `meta`, the one device type without a runtime that every build of torch has; Python
+sees the simulated device. The CPU's kernels run every operation, and torch never initializes the real device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OTHER_PROCESSES = {"c10d", "_c10d_functional", "_dtensor", "symm_mem"}
 
 
 class GivenUp(BaseException):
-    """The optimizer does what is not simulated. Not an Exception: the optimizer's own code must not handle it."""
+    """The optimizer does something that is not simulated. Not an Exception, so that its own code does not catch it."""
 
 
 class FirstStepTensor(Tensor):
@@ -55,7 +55,7 @@ class FirstStepTensor(Tensor):
         return self.device.index or 0
 
     def new_tensor(self, data: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:  # type: ignore[override]
-        # torch's own makes it on the device that C++ knows.
+        # torch's own method would make it on the device that C++ knows.
         return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, **options)
 
     def new(self, *given: Any, **options: Any) -> Tensor:  # type: ignore[override]
@@ -82,18 +82,20 @@ class FirstStepTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Reached where torch sets modes aside, as it does to make a parameter."""
+        """Called where torch disables modes, as it does when it makes a parameter."""
         simulation = next(each._simulation for each in _tensors((args, kwargs)) if type(each) is cls)
         return simulation.run(func, args, kwargs or {})
 
 
 class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs every operation on real CPU tensors, and wraps its results for the simulated device."""
+
     def __init__(self, device: torch.device, until: float) -> None:
         """`until`: the time at which it gives up."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.device, self.until = device, until
-        self.bytes: dict[int, tuple[Any, Any]] = {}  # real storages, by those of the simulated tensors, which are held
-        # Under a mode of this kind torch does not start the device that a new tensor is asked for on ...
+        self.bytes: dict[int, tuple[Any, Any]] = {}  # real storages, by the simulated ones, which are kept alive
+        # Under a mode with this key, torch does not initialize the device that a new tensor is requested on ...
         self._mode_key = FAKE_MODE
 
     @classmethod
@@ -101,7 +103,7 @@ class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __enter__(self) -> FirstStepMode:
-        # ... and makes what it makes of values on the CPU, before this mode is asked to send it there.
+        # ... and makes tensors from Python values on the CPU, before it asks this mode to move them.
         self._lifted_before = lifts_to_cpu_only()
         set_lifts_to_cpu_only(True)
         return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
@@ -124,7 +126,7 @@ class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         made._simulation = self
         if strided:
-            # By the storage and not by the tensor: after `tensor.data = other` the tensor is on another.
+            # By the storage, not by the tensor: after `tensor.data = other` the tensor has another storage.
             storage = made.untyped_storage()
             self.bytes[storage._cdata] = (real.untyped_storage(), storage)
             if real.is_conj():
@@ -137,7 +139,7 @@ class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def real(self, tensor: Tensor) -> Tensor:
         if type(tensor) is not FirstStepTensor:
-            # torch made it of a value, on the device that C++ knows, and has dropped the value.
+            # torch made it from a Python value, on the device that C++ knows, and has dropped the value.
             return torch.ones(tensor.size(), dtype=tensor.dtype, device=CPU)
         whole: Tensor | None = tensor.__dict__.get("_whole")
         if whole is not None:
@@ -153,7 +155,7 @@ class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if func.namespace in _OTHER_PROCESSES:
-            raise GivenUp("it talks to other processes")
+            raise GivenUp("it communicates with other processes")
         if time.perf_counter() > self.until:
             raise GivenUp("its first step takes too long")
         given: list[Tensor] = []
@@ -171,7 +173,7 @@ class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         real_args, real_kwargs = _mapped(real, args), _mapped(real, kwargs)
         if any(map(_dispatches, given)):
-            return NotImplemented  # a subclass of another kind does this its own way, and comes back
+            return NotImplemented  # another subclass handles the operation, and calls this mode again
         _check_devices(func.overloadpacket.__name__, args, given)
         asked = kwargs.get("device")
         if asked is not None:
@@ -198,7 +200,7 @@ class FirstStepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _check_devices(name: str, args: Any, given: list[Tensor]) -> None:
-    """As torch's kernels do: a number on the CPU may go with tensors elsewhere, unless it is what is written to."""
+    """Raise as torch's kernels do: of CPU tensors, only a zero-dimensional one may be read with other devices."""
     if name in _BETWEEN_DEVICES or name.startswith("_foreach") or len({*map(_is_simulated, given)}) < 2:
         return
     written = args[0] if args and name.endswith("_") else None
@@ -207,7 +209,7 @@ def _check_devices(name: str, args: Any, given: list[Tensor]) -> None:
 
 
 def _columns(func: Any, args: Any) -> list[bool]:
-    """Of an operation on lists: which of its results are on the simulated device."""
+    """For a foreach operation: which of its results are on the simulated device."""
     lists = [each for each in args if isinstance(each, (list, tuple))]
     if not lists or not func.overloadpacket.__name__.startswith("_foreach"):
         return []
@@ -221,7 +223,7 @@ def _is_simulated(tensor: Tensor) -> bool:
 
 
 def _dispatches(tensor: Tensor) -> bool:
-    """Is it of a subclass that does operations its own way?"""
+    """Whether it is of another subclass with a `__torch_dispatch__` of its own."""
     kind = type(tensor)
     return kind is not FirstStepTensor and kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
 

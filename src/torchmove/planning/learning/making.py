@@ -1,4 +1,4 @@
-"""An optimizer of the same class and options over parameters of the simulated device. The real one is only read."""
+"""Make an optimizer of the same class and options over simulated parameters. The real optimizer is only read."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchmove.internals.stored import ATOMS, stored_dict
-from torchmove.planning.learning.births import flags_of, kind_of, options_in
 from torchmove.planning.learning.device import CPU, FirstStepMode
+from torchmove.planning.learning.places import flags_of, kind_of, options_in
 
-_MOST = 16  # groups, and parameters of each
+_MOST = 16  # the most groups, and the most parameters of each
 _HYPERPARAMETERS_MOVE = ("capturable", "fused")
 
 
 class Unmakable(Exception):
-    """There is no way to make another one; says why."""
+    """No similar optimizer can be made; the message says why."""
 
 
 class Maker:
-    """Makes optimizers like a real one, over small parameters of the same kinds."""
+    """Makes optimizers like a real one, over small parameters of the same dtypes and dimensions."""
 
     def __init__(self, optimizer: Optimizer, simulation: FirstStepMode) -> None:
         self.optimizer, self.simulation = optimizer, simulation
-        self.parameters: dict[int, nn.Parameter] = {}  # by the id of the real one whose kind they are of
-        self.given: dict[int, Tensor] = {}  # the tensors that are made for it, and not by it
+        self.parameters: dict[int, nn.Parameter] = {}  # the simulated parameters, by the ids of the real ones
+        self.given: dict[int, Tensor] = {}  # the tensors that were passed to it, not made by it
         self.inner: dict[int, Optimizer] = {}
         self.named = named_options(type(optimizer))
         self.groups = list(distinct(optimizer.param_groups, self.named))
@@ -48,7 +48,7 @@ class Maker:
         made.__dict__.update({name: each for name, each in vars(parameter).items() if type(each) in ATOMS})
         return made
 
-    # ------------------------------------------------------------ by its constructor
+    # ------------------------------------------------------------ by calling its constructor
 
     def constructed(self, *, with_flags: bool) -> Optimizer:
         kind, stored = type(self.optimizer), stored_dict(self.optimizer) or {}
@@ -74,16 +74,16 @@ class Maker:
         return options
 
     def unless_default(self, name: str) -> AbstractContextManager[None]:
-        """What cannot be copied may be left to the constructor, if that has one of its own."""
+        """Leave an option that cannot be copied to the constructor, if that has a default for it."""
         return nullcontext() if self.named.get(name, True) else suppress(Unmakable)
 
-    # ------------------------------------------------------------ by a copy of what it has stored
+    # ------------------------------------------------------------ by copying its attributes
 
     def copy(self) -> Optimizer:
         return self.copy_of(self.optimizer)
 
     def copy_of(self, optimizer: Optimizer) -> Optimizer:
-        """The same, without its state and the hooks on it."""
+        """A copy without state and hooks."""
         if id(optimizer) in self.inner:
             return self.inner[id(optimizer)]
         kind = type(optimizer)
@@ -97,7 +97,7 @@ class Maker:
                 made.__dict__[name] = [self.whole_group(group) for group in groups]
             elif name.endswith("_hooks"):
                 made.__dict__[name] = type(value)()
-            elif not hasattr(kind, name) or type(value) in ATOMS:  # what hides a method is bound to the real one
+            elif not hasattr(kind, name) or type(value) in ATOMS:  # a method that was replaced is bound to the real one
                 made.__dict__[name] = self.copied(value)
         return made
 
@@ -127,14 +127,14 @@ class Maker:
             return value
         if isinstance(value, torch.Generator) and value.device == CPU:
             return value.clone_state()
-        raise Unmakable(f"it holds a {kind.__name__}")
+        raise Unmakable(f"it holds a {kind.__name__}, which cannot be copied")
 
     def tensor(self, value: Tensor, group: Mapping[str, Any]) -> Tensor:
-        """A hyperparameter that is a tensor is where the user has put it; a move puts it where the step needs it."""
+        """A hyperparameter tensor, on the device that a step needs it on, where a move puts it too."""
         if id(value) in self.parameters:
             return self.parameters[id(value)]
         if value.numel() > 1 or value.layout is not torch.strided:
-            raise Unmakable("it holds a tensor that it did not make in a step")
+            raise Unmakable("it holds a tensor that its step did not make")
         made = value.detach().to(CPU, copy=True)
         if any(group.get(flag) for flag in _HYPERPARAMETERS_MOVE):
             made = self.simulation.put(made)
@@ -143,8 +143,10 @@ class Maker:
 
 
 def named_options(kind: type) -> dict[str, bool]:
-    """The names that a class, or what it hands its keywords on to, is made with, and whether it has to be; the first
-    takes the parameters."""
+    """The parameters of an optimizer class's constructor, and whether each is required; the first takes the tensors.
+
+    Where a constructor passes `**kwargs` on, those of the base class are included.
+    """
     names: dict[str, bool] = {}
     for base in kind.__mro__:
         if "__init__" not in vars(base) or base is object:
@@ -162,7 +164,7 @@ _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def distinct(groups: Sequence[Mapping[str, Any]], named: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """One group of those that differ in no flag, with one parameter of each kind."""
+    """One group for each set of options, with one parameter of each dtype and shape."""
     by_flags: dict[Any, dict[str, Any]] = {}
     kinds: defaultdict[Any, dict[Any, Tensor]] = defaultdict(dict)
     for group in groups:

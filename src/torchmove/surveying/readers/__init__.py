@@ -1,6 +1,6 @@
-"""The table: which reader says what is inside which type. A type not listed is read as its nearest listed base is.
+"""The table of readers: which function returns the children of which type. A type without a row uses its nearest base.
 
-A new kind of holder is one function in a file here and one row in the table; users add rows with `register_reader`.
+To support a new kind of holder, add a function to a file here and a row to its table; users call `register_reader`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ R = TypeVar("R", bound=Reader)
 
 
 def reader_for(kind: type) -> Reader:
-    """The reader of a type: the row of the first class in its order of bases that has one.
+    """The reader of a type: that of the first class in its method resolution order that has a row.
 
-    A row may name a class as "module:name", so that a class that nobody imported costs no import.
+    A row may name a class as "module:name", so that a class that is not imported costs no import.
     """
     named = [(base, f"{base.__module__}:{base.__qualname__}") for base in kind.__mro__]
-    # Every type has the base object, and object has a reader.
+    # Every type inherits from object, which has a reader.
     reader = next(found for base, name in named if (found := _TABLE.get(base) or _TABLE.get(name)))
     more = [libraries.BESIDES[name] for _, name in named if name in libraries.BESIDES]
     if issubclass(kind, nn.Module) and has_slots(kind):
@@ -64,23 +64,23 @@ def _one_after_the_other(*readers: Reader) -> Reader:
 
 
 def register_reader(*kinds: type) -> Callable[[R], R]:
-    """Teach torchmove what is inside a kind of holder.
+    """Register a function that returns what is in objects of some types.
 
     Args:
-        *kinds: the types that the reader reads, and those below them that have no reader of their own.
+        *kinds: the types that the reader reads; it also reads their subclasses that have no reader of their own.
 
     Returns:
-        What makes a function the reader: it takes a holder and yields `tm.attribute(...)` and `tm.item(...)`, from what
-        is stored, without running code of the user's.
+        A decorator. The function takes a holder and yields `tm.attribute(...)` and `tm.item(...)` for what the holder
+        stores; it must not run user code.
 
     Raises:
-        TypeError: no types were given.
+        TypeError: no types were passed.
 
     Examples:
         >>> import torch, torchmove as tm
         >>> class Ring:
         ...     __slots__ = ("_handle",)
-        >>> frames = {}                                   # held elsewhere: not reachable from a Ring by itself
+        >>> frames = {}                                   # stored elsewhere: not reachable from a Ring
         >>> @tm.register_reader(Ring)
         ... def read_ring(ring):
         ...     yield tm.item("frame", frames[id(ring)])  # the path prints as ring["frame"]
@@ -90,7 +90,7 @@ def register_reader(*kinds: type) -> Callable[[R], R]:
         ring['frame']
     """
     if not kinds or not all(isinstance(kind, type) for kind in kinds):
-        raise TypeError("register_reader takes the types that the reader reads: @register_reader(Ring)")
+        raise TypeError("register_reader needs the types to read. Fix: @tm.register_reader(Ring)")
 
     def register(reader: R) -> R:
         for kind in kinds:

@@ -1,4 +1,4 @@
-"""Containers: what is in them, and what hangs on them if their class is not Python's own."""
+"""Containers: their items, and the attributes of those that are of a subclass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmove.internals.stored import ATOMS, attributes
 from torchmove.surveying.children import Child, Inner, Reader, attribute, item, make_child
 from torchmove.surveying.paths import ITEM, KEY, KEYED, MEMBER
 
-_OWN = {dict, OrderedDict, defaultdict, list, tuple, set, frozenset, deque}
+_WITHOUT_ATTRIBUTES = {dict, OrderedDict, defaultdict, list, tuple, set, frozenset, deque}
 
 
 def read_dict(holder: dict[Any, Any]) -> Iterator[Child]:
@@ -31,8 +31,8 @@ def read_dict(holder: dict[Any, Any]) -> Iterator[Child]:
 
 
 def read_sequence(holder: Any) -> Iterator[Child]:
-    walk = list.__iter__ if issubclass(type(holder), list) else deque.__iter__
-    for index, value in enumerate(walk(holder)):
+    iterate = list.__iter__ if issubclass(type(holder), list) else deque.__iter__
+    for index, value in enumerate(iterate(holder)):
         if type(value) not in ATOMS:
             yield make_child((ITEM, index, value, None, None))
     yield from _attached_to(holder)
@@ -47,8 +47,8 @@ def read_tuple(holder: tuple[Any, ...]) -> Iterator[Child]:
 
 
 def read_set(holder: Any) -> Iterator[Child]:
-    walk = set.__iter__ if issubclass(type(holder), set) else frozenset.__iter__
-    for index, value in enumerate(walk(holder)):
+    iterate = set.__iter__ if issubclass(type(holder), set) else frozenset.__iter__
+    for index, value in enumerate(iterate(holder)):
         if type(value) not in ATOMS:
             yield Child(MEMBER, index, value)
     yield from _attached_to(holder)
@@ -59,12 +59,12 @@ def read_proxy(holder: MappingProxyType[Any, Any]) -> Iterator[Child]:
         yield item(key, value)
 
 
-def read_level(holder: Inner) -> Any:
+def read_inner(holder: Inner) -> Any:
     return holder.children
 
 
 def _attached_to(holder: Any) -> Iterator[Child]:
-    if type(holder) not in _OWN:
+    if type(holder) not in _WITHOUT_ATTRIBUTES:
         for name, value in attributes(holder):
             yield attribute(name, value)
 
@@ -77,7 +77,7 @@ TABLE: dict[type | str, Reader] = {
     set: read_set,
     frozenset: read_set,
     MappingProxyType: read_proxy,
-    Inner: read_level,
+    Inner: read_inner,
 }
 
 

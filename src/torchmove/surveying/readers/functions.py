@@ -1,4 +1,4 @@
-"""Functions: closure cells, defaults, attributes, bound objects, arguments of a partial, contents of a cache."""
+"""Functions: closure cells, defaults, attributes, bound objects, arguments of a partial, entries of a cache."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def read_static(holder: Any) -> Iterator[Child]:
 
 
 def read_cached(holder: Any) -> Iterator[Child | Diagnostic]:
-    # An lru_cache shows its entries to no one but the garbage collector.
+    # Only the garbage collector gives access to the entries of an lru_cache.
     if holder.cache_info().currsize:
-        yield Diagnostic("N030", "the entries of this lru_cache belong to the state")
+        yield Diagnostic("N030", "the entries of this lru_cache belong to the state and move")
     for index, value in enumerate(gc.get_referents(holder)):
         if type(value) not in ATOMS:
             yield Child(REFERENT, index, value)

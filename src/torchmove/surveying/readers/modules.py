@@ -1,4 +1,4 @@
-"""Modules: parameters, buffers, children, and everything else that hangs on them: attributes, hooks, caches."""
+"""Modules: parameters, buffers, submodules, and everything else attached to them: attributes, hooks, caches."""
 
 from __future__ import annotations
 
@@ -29,47 +29,51 @@ from torchmove.internals.stored import ATOMS, slots
 from torchmove.surveying.children import Child, Children, Diagnostic, Reader, make_child, make_children
 from torchmove.surveying.paths import ATTRIBUTE, ITEM
 
-# The `__dict__` that Python keeps, also where a class defines a property of that name.
+# The `__dict__` as Python stores it, also where a class defines a property of the same name.
 _stored = vars(nn.Module)["__dict__"].__get__
 _REGISTERED = {"_parameters", "_buffers", "_modules"}
-# What every module has in the beginning: the registered, and containers for hooks that are nearly always empty.
+# What every new module stores: the registered tensors and modules, and containers for hooks that are mostly empty.
 _STANDARD = list(vars(nn.Module()))
 _HOOKS = [name for name in _STANDARD if name not in _REGISTERED and name != "training"]
-_hooks = itemgetter(*map(_STANDARD.index, _HOOKS))  # by their places
-_PLAIN_CONTAINERS = {dict, OrderedDict, list, set, tuple}  # most modules have a dozen of them, for hooks, all empty
-# Their children are reached by index or key; those of all others by name.
+_hooks = itemgetter(*map(_STANDARD.index, _HOOKS))  # by their position
+_PLAIN_CONTAINERS = {dict, OrderedDict, list, set, tuple}  # most modules have a dozen of these for hooks, all empty
+# Their children are reached by index or key; those of all other modules by name.
 _INDEXED = (nn.Sequential, nn.ModuleList)
 _KEYED = (nn.ModuleDict, nn.ParameterDict)
 _NUMBERS = {int, float, bool, type(None)}
-_SIMPLE = ATOMS | {tuple, list}  # the last two of numbers alone: shapes, strides, paddings
+_SIMPLE = ATOMS | {tuple, list}  # the last two if they contain only numbers: shapes, strides, paddings
 _ODD = (nn.ParameterList, parametrize.ParametrizationList, fx.GraphModule)
 
 
 def read(module: Any) -> Iterable[Child | Children | Diagnostic] | Children:
     stored = _stored(module)
     how, indexed, is_odd = _form_of(type(module))
-    if is_odd or not _holds_registered_alone(stored):
+    if is_odd or not _has_only_registered(stored):
         return _read_all(module, stored)
-    # Nearly all modules; and most of them have parameters and nothing else.
+    # Nearly all modules get here, and most of them have only parameters.
     parameters, buffers, children = stored["_parameters"], stored["_buffers"], stored["_modules"]
-    bunch = make_children((how, parameters or {}, "parameter", None, None))
+    registered_parameters = make_children((how, parameters or {}, "parameter", None, None))
     if not buffers and not children:
-        return bunch
-    return [bunch, make_children((how, buffers or {}, "buffer", None, None)), *_children(children or {}, how, indexed)]
+        return registered_parameters
+    return [
+        registered_parameters,
+        make_children((how, buffers or {}, "buffer", None, None)),
+        *_children(children or {}, how, indexed),
+    ]
 
 
 def read_slots(module: Any) -> Iterator[Child]:
-    """What a module keeps in `__slots__`: neither torch nor its `__dict__` knows of it."""
+    """What a module stores in `__slots__`, which is not in its `__dict__`."""
     for name, value in slots(module):
         yield make_child((ATTRIBUTE, name, value, None, None))
 
 
 class _Form(NamedTuple):
-    """What the class of a module says."""
+    """How a module class stores its children."""
 
-    how: str  # its tensors and children are reached
-    indexed: bool  # its children are, by their numbers
-    is_odd: bool  # it is more than what it has stored, or stores it in a way of its own
+    how: str  # the step that leads to its tensors and children
+    indexed: bool  # its children are reached by index
+    is_odd: bool  # the short way to read it misses something, or gets the paths wrong
 
 
 def _form_of(kind: type) -> _Form:
@@ -80,13 +84,13 @@ def _form_of(kind: type) -> _Form:
     return _Form(how, issubclass(kind, _INDEXED), issubclass(kind, _ODD))
 
 
-# Of torch's own classes. Others may be made and forgotten, and are not to be remembered here.
+# Only torch's own classes: others may be temporary, and would be kept alive here.
 _FORMS: dict[type, _Form] = {}
 _FORMS |= {kind: _form_of(kind) for kind in vars(nn).values() if isinstance(kind, type) and issubclass(kind, nn.Module)}
 
 
-def _holds_registered_alone(stored: dict[str, Any]) -> bool:
-    """No hooks, no attributes of its own but numbers and the like. All of it is looked at by a few calls."""
+def _has_only_registered(stored: dict[str, Any]) -> bool:
+    """Whether it has no hooks, and no attributes besides numbers and the like. Takes only a few calls."""
     names, values = list(stored), list(stored.values())
     if names[: len(_STANDARD)] != _STANDARD or any(_hooks(values)) or "_hf_hook" in stored:
         return False
@@ -110,11 +114,11 @@ def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Children 
     kind: type = type(module)
     how, indexed, _ = _form_of(kind)
     if "_hf_hook" in stored:
-        yield _PLACED_BY_ACCELERATE
+        yield _ACCELERATE_HOOKS
     if issubclass(kind, parametrize.ParametrizationList) and is_caching():
         yield _CACHED
     if issubclass(kind, fx.GraphModule):
-        yield from _baked_devices(module)
+        yield from _device_constants(module)
     if stored.get("_parameters"):
         yield _parameters(kind, how, stored["_parameters"])
     if stored.get("_buffers"):
@@ -133,9 +137,7 @@ def _read_all(module: Any, stored: dict[str, Any]) -> Iterator[Child | Children 
         if name in _HOOKS and kind is OrderedDict and all(map(is_fsdp_hook, value.values())):
             continue
         if kind in _PLAIN_CONTAINERS and _holds_module(value, stored.get("_modules", {})):
-            yield Diagnostic(
-                "N020", f"modules in the plain {kind.__name__} .{name}: no optimizer sees their parameters"
-            )
+            yield Diagnostic("N020", f"the plain {kind.__name__} .{name} holds modules that model.parameters() omits")
         yield Child(ATTRIBUTE, name, value, "computed" if name in computed else None)
 
 
@@ -156,15 +158,15 @@ def read_sharded(module: Any) -> Iterator[Child | Children | Diagnostic]:
         name, flat = flat_of(shard)
         why = fsdp_obstacle(shard)
         if why:
-            yield Diagnostic("R021", f"{name}: {why}", "finish the step first, or move before fully_shard")
+            yield Diagnostic("R021", f"{name}: {why}", "finish the training step first, or move before fully_shard")
         if is_gathered(shard):
             yield Diagnostic(
-                "R028", f"{name} is gathered: not the shard, the whole is registered now", "model.reshard()"
+                "R028", f"{name} is gathered: the full parameter is registered, not the shard", "model.reshard()"
             )
         yield Child(ITEM, f"shard of {name}", flat)
 
 
-_DROP_THE_GRAPH = "drop the loss and the outputs (del loss), or call backward() first"
+_DROP_THE_GRAPH = "delete the loss and the outputs (del loss), or call backward() first"
 
 
 def _parameters(kind: type, how: str, registered: dict[str, Any]) -> Children:
@@ -174,43 +176,43 @@ def _parameters(kind: type, how: str, registered: dict[str, Any]) -> Children:
 
 
 def _computed_names(stored: dict[str, Any]) -> set[str]:
-    """The attributes that a hook computes anew before each forward: their graph is no one's to run."""
+    """The attributes that a hook computes before each forward; nothing runs their graph backward."""
     hooks = stored["_forward_pre_hooks"].values()
     names = {hook.name for hook in hooks if type(hook) in (WeightNorm, SpectralNorm)}
     return names | {pruned_name(hook) for hook in hooks if issubclass(type(hook), prune.BasePruningMethod)}
 
 
-def _baked_devices(module: Any) -> Iterator[Diagnostic]:
+def _device_constants(module: Any) -> Iterator[Diagnostic]:
     for node in module.graph.nodes:
         if any(type(value) is torch.device for value in (*node.args, *node.kwargs.values())):
             yield Diagnostic(
                 "R023",
-                f"a graph with a device baked in: {node.format_node()}",
+                f"its graph contains a device as a constant: {node.format_node()}",
                 "trace or export the module again on the target",
             )
 
 
 def _holds_module(values: Any, registered: dict[str, Any]) -> bool:
-    """One that is not a child as well."""
+    """Whether it contains a module that is not also a registered child."""
     children = {*map(id, registered.values())}
     inside = values.values() if issubclass(type(values), dict) else values
     return any(issubclass(type(value), nn.Module) and id(value) not in children for value in inside)
 
 
-_PLACED_BY_ACCELERATE = Diagnostic(
+_ACCELERATE_HOOKS = Diagnostic(
     "R024",
-    "accelerate placed this module: its hooks move weights on every call",
-    "remove_hook_from_submodules(model), or load it without device_map",
+    "accelerate's hooks on this module move its weights on every call",
+    "accelerate.hooks.remove_hook_from_submodules(model), or load it without device_map",
 )
 
 _CACHED = Diagnostic(
     "R027",
-    "parametrized tensors are being cached: the cache would keep the old ones",
-    "move outside of `with parametrize.cached():`",
+    "parametrize.cached() is active: its cache would keep the old tensors",
+    "move outside of the `with parametrize.cached():` block",
 )
 
 _COMPILED = Diagnostic("N022", "compiled: the first call after the move compiles again")
-# What `module.compile()` has made: it calls the module that holds it, and holds nothing else of the state.
+# Set by `module.compile()`: it calls the module that holds it, and holds nothing else of the state.
 _COMPILED_CALL = "_compiled_call_impl"
 
 TABLE: dict[type | str, Reader] = {

@@ -1,4 +1,4 @@
-"""Optimizers: groups and state, each tensor with its place in the optimizer, so that the rules can tell what it is."""
+"""Optimizers: groups and state. Each tensor records what it belongs to in the optimizer, so that rules apply to it."""
 
 from __future__ import annotations
 

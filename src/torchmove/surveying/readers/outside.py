@@ -1,4 +1,4 @@
-"""What is not part of a state: not entered, and said so where a tensor may be expected there."""
+"""Types that are not part of a state: they are not searched, with a note where tensors may be expected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_data(holder: Any) -> Iterator[Diagnostic]:
 
 
 def why_data(holder: Any) -> str:
-    return f"{type(holder).__name__} is data, not state: it is not entered, its tensors stay"
+    return f"{type(holder).__name__} is data, not state: it is not searched, and its tensors stay"
 
 
 def read_generator(holder: torch.Generator) -> Iterator[Diagnostic]:
@@ -39,12 +39,12 @@ def read_storage(holder: Any) -> Iterator[Diagnostic]:
     storage = "storage" if type(holder) is torch.UntypedStorage else "storage.untyped()"
     yield Diagnostic(
         "R047",
-        f"a storage on {storage_device(holder)}, held as such: no tensor leads from it to its copy",
-        f"hold a tensor instead: torch.empty(0, dtype=torch.uint8, device=storage.device).set_({storage}); or keep it",
+        f"a bare storage on {storage_device(holder)}: only tensors can be rebound to a copy",
+        f"hold a tensor instead: torch.empty(0, dtype=torch.uint8, device=storage.device).set_({storage}); or keep= it",
     )
 
 
-# What delivers batches, under the names of those that are of none of torch's classes.
+# Classes that deliver batches, but do not inherit from torch's.
 _DATA = (
     "torch.utils.data.dataloader:_BaseDataLoaderIter",  # iter(loader), with the batches it has fetched ahead
     "torchdata.stateful_dataloader.stateful_dataloader:StatefulDataLoader",
@@ -90,9 +90,9 @@ TABLE: dict[type | str, Reader] = {
     "torch.fx.graph:Graph": silent,
     "torch:Stream": silent,
     "torch:Event": silent,
-    "torchmove.results:Result": silent,  # a receipt, or what knows the way back from a park, kept in the state
+    "torchmove.results:Result": silent,  # a receipt, or the handle of a parked state, stored in the state
     "torch.distributed.device_mesh:DeviceMesh": silent,
-    # What FSDP keeps for itself; of that, the shards are told by the modules that they belong to.
+    # FSDP's own records: the reader of the module finds the shards.
     "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState": silent,
     "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup": silent,
     "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam": silent,

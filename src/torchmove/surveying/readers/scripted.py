@@ -1,4 +1,4 @@
-"""TorchScript: modules and functions that were scripted or traced."""
+"""TorchScript: scripted or traced modules and functions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def read_module(module: Any) -> Iterator[Child | Children | Diagnostic]:
     scripted = scripted_within(module)
     stored = vars(scripted)
     if "_c" in stored:
-        yield from _facts(baked_into(module))
+        yield from _constants(baked_into(module))
         yield from _read_cpp(scripted)
-    # Hooks, and what was set on the Python objects alone.
+    # Hooks, and attributes that were set on the Python objects only.
     for own in {id(each): vars(each) for each in (scripted, module)}.values():
         for name, value in own.items():
             if name not in _CPP and type(value) not in ATOMS and type(value).__name__ != "ScriptMethod":
@@ -53,22 +53,24 @@ def read_method(method: Any) -> Iterator[Child]:
 
 
 def read_function(function: Any) -> Iterator[Diagnostic]:
-    """Mostly just code, and then nothing of it has to move."""
-    yield from _facts(baked_into_graph(function.inlined_graph))
+    """A scripted function. Mostly it has no constants, and nothing to move."""
+    yield from _constants(baked_into_graph(function.inlined_graph))
 
 
-def _facts(found: Iterable[Baked]) -> Iterator[Diagnostic]:
-    """One for each device that something is on."""
+def _constants(found: Iterable[Baked]) -> Iterator[Diagnostic]:
+    """A diagnostic for each device that constants are on."""
     each = list(found)
     for device in dict.fromkeys(one.device for one in each):
         here = [one for one in each if one.device == device]
-        more = f" and {len(here) - 1} more" if len(here) > 1 else ""
-        yield Diagnostic("R022", f"its TorchScript program has {here[0]}{more} baked in", _REMEDY, device)
+        more = f" ... and {len(here) - 1} more" if len(here) > 1 else ""
+        yield Diagnostic(
+            "R022", f"its TorchScript program contains {here[0]}{more}, which cannot move", _REMEDY, device
+        )
 
 
 _REMEDY = (
-    "move the module it was made from and script or trace that again; scripted, device=x.device and what "
-    "register_buffer registers are not baked in"
+    "move the original module, then script or trace it again; in scripted code, device=x.device and registered buffers "
+    "do not become constants"
 )
 
 TABLE: dict[type | str, Reader] = {

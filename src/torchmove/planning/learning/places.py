@@ -1,4 +1,4 @@
-"""Where the tensors of an optimizer are born: what a first step has shown, and how it answers for the real state."""
+"""Where the tensors of an optimizer are made: the results of a first step, and how they apply to the real state."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch import Tensor
 from torchmove.internals.stored import ATOMS, attributes
 
 _DEEPEST = 8
-_LONGEST = 4  # of a simulated parameter's sizes
+_LONGEST = 4  # the largest size of a simulated parameter in each dimension
 _NAMES_OF_GROUP = {"params", "param_names"}
 
 
 class EntryPlace(NamedTuple):
-    """Of a tensor of an optimizer: what holds it, the steps from there, and what decides beside that."""
+    """A tensor's place in an optimizer: its holder, the steps from there, and the options that matter."""
 
     holder: str  # "state", "group" or "attribute"
     steps: tuple[Hashable, ...]
-    flags: Hashable = None  # of its group
-    kind: Hashable = None  # of its parameter
+    flags: Hashable = None  # the options of its group
+    kind: Hashable = None  # the dtype and shape of its parameter
 
 
 class LearnedPlaces:
-    """Which tensors of an optimizer are born on the CPU, by place. The nearest place that was seen decides."""
+    """Which tensors of an optimizer are made on the CPU. The most similar place that was seen decides."""
 
     def __init__(self, why_not: str = "") -> None:
-        self.why_not = why_not  # nothing was learned
+        self.why_not = why_not  # why nothing was learned; empty otherwise
         self.seen: dict[EntryPlace, bool] = {}
-        self.large_on_cpu = False  # not only scalars are
-        self.varies = False  # the same entry is here for one parameter, there for another
+        self.large_on_cpu = False  # tensors other than scalars are on the CPU
+        self.varies = False  # the device of an entry depends on the parameter
 
     def add(self, place: EntryPlace, tensor: Tensor) -> None:
         on_cpu = tensor.device.type == "cpu"
@@ -43,7 +43,7 @@ class LearnedPlaces:
             self.seen[each] = on_cpu and before
 
     def on_cpu(self, place: EntryPlace) -> bool | None:
-        """None: nothing like it was seen."""
+        """None: no similar place was seen."""
         return next((self.seen[each] for each in _nearest(place) if each in self.seen), None)
 
     def has(self, holder: str, name: Hashable) -> bool:
@@ -62,11 +62,11 @@ def _nearest(place: EntryPlace) -> Iterator[EntryPlace]:
     yield EntryPlace(holder, steps[:1])
 
 
-UNNAMED = ("...",)  # of an entry of the state that belongs to no parameter
+UNNAMED = ("...",)  # for a tensor that is itself a value of `optimizer.state`
 
 
 def plain_steps(steps: Iterable[Any]) -> tuple[Hashable, ...]:
-    """Steps that mean the same in every optimizer of a class, and hold nothing."""
+    """Steps that mean the same in every optimizer of a class, and keep no object alive."""
     return tuple([each if isinstance(each, (str, int)) else "..." for each in steps])
 
 
@@ -86,22 +86,22 @@ def tensors_in(value: Any, steps: tuple[Hashable, ...]) -> Iterator[tuple[tuple[
             yield from tensors_in(each, steps + plain_steps([name]))
 
 
-# ---------------------------------------------------------------- what decides, beside the class
+# ---------------------------------------------------------------- options
 
 
 def flags_of(group: Mapping[str, Any], names: Iterable[str]) -> Hashable:
-    """What makes an optimizer treat a group its own way: its options, numbers only by whether they are zero."""
+    """The options by which an optimizer may treat a group differently; numbers only by whether they are zero."""
     return tuple((name, _flag(group[name])) for name in sorted(names) if name in group)
 
 
 def options_in(group: Mapping[str, Any], named: Iterable[str]) -> set[str]:
-    """The names of a group's options: those that the class is made with, and what else is a flag, not a count."""
+    """The names of a group's options: the parameters of the class's constructor, and other flags and names."""
     flags = {name for name, value in group.items() if value is None or type(value) in (bool, str)}
     return (group.keys() & {*named} | flags) - _NAMES_OF_GROUP
 
 
 def kind_of(parameter: Tensor) -> Hashable:
-    """The kind of a parameter, by which an optimizer may treat it its own way."""
+    """The dtype and shape of a parameter, by which an optimizer may treat it differently."""
     return parameter.dtype, tuple([min(size, _LONGEST) for size in parameter.shape])
 
 
