@@ -66,10 +66,10 @@ def measured(kind: Any) -> Iterator[dict[str, Any]]:
     except Exception:
         return
     start, cpu_start = time.perf_counter(), time.process_time()
-    births = learning.learned_places_of(optimizer, torch.device("cuda:0"))
+    learned = learning.learned_places_of(optimizer, torch.device("cuda:0"))
     took, cpu_took = time.perf_counter() - start, time.process_time() - cpu_start
     name = f"{kind.__module__}.{kind.__qualname__}"
-    yield {"class": name, "ms": took * 1e3, "cpu_ms": cpu_took * 1e3, "why_not": births.why_not}
+    yield {"class": name, "ms": took * 1e3, "cpu_ms": cpu_took * 1e3, "why_not": learned.why_not}
 
 
 if __name__ == "__main__":

@@ -9,29 +9,29 @@ from torchmove.codes import FILES, FINDINGS, NOTES, REFUSALS, Code
 
 PAGE = Path(__file__).with_suffix(".md")
 
-# The heading of each part, the heads of its columns, and its rows.
+# The heading, column headings and rows of each part.
 PARTS: list[tuple[str, tuple[str, ...], Mapping[str, Code]]] = [
     (
-        "Refusals: the state cannot move as asked, and nothing was touched",
-        ("code", "what stands in the way", "what to do"),
+        "Refusals: the state cannot move as requested; nothing was changed",
+        ("code", "problem", "fix"),
         REFUSALS,
     ),
     (
-        "Refusals of checkpoint files: the file is not sound, or cannot be written as asked, and nothing was written",
-        ("code", "what stands in the way", "what to do"),
+        "Refusals of checkpoint files: the file is damaged, or cannot be written as requested; nothing was written",
+        ("code", "problem", "fix"),
         FILES,
     ),
-    ("Notes: worth knowing, not in the way", ("code", "what"), NOTES),
+    ("Notes: they do not prevent a move", ("code", "note"), NOTES),
     (
-        "Findings: verify found something that is not as it should be",
-        ("code", "what", "what to do"),
+        "Findings: problems that verify found",
+        ("code", "problem", "fix"),
         FINDINGS,
     ),
 ]
 
 
 def page() -> str:
-    head = "# Codes\n\nEvery refusal, note and finding has a code. Codes are never used for anything else.\n"
+    head = "# Codes\n\nEvery refusal, note and finding has a code. A code never changes its meaning.\n"
     return "\n".join([head, *(part(*each) for each in PARTS)])
 
 

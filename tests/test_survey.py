@@ -241,7 +241,7 @@ def test_a_device_that_a_module_remembers_is_found_among_numbers_and_texts(name,
 def test_reading_a_module_quickly_finds_what_reading_all_of_it_finds(kind, monkeypatch):
     objects = ZOO[kind]().objects
     quickly = found(*objects)
-    monkeypatch.setattr(modules, "_holds_registered_alone", lambda stored: False)
+    monkeypatch.setattr(modules, "_has_only_registered", lambda stored: False)
     assert found(*objects) == quickly
 
 

@@ -34,4 +34,4 @@ def test_the_devices_in_its_keys_are_one_note(twin):
     life.live()
     (note,) = tm.move(*life.objects, to="twin:0").plan.notes
     assert note.code == "N040"
-    assert note.path.endswith(".mapping_inverse)[0][3] and 3 more")
+    assert note.path.endswith(".mapping_inverse)[0][3] ... and 3 more")

@@ -52,7 +52,7 @@ def on_class(holder: Any) -> Iterator[Diagnostic]:
     """Tensors and caches on the class of a holder, which a move cannot reach."""
     own = stored_dict(holder) or {}
     for base in type(holder).__mro__:
-        kinds = {id(kind): kind for kind in map(type, vars(base).values())}  # few distinct types, for dozens of values
+        kinds = {id(kind): kind for kind in map(type, vars(base).values())}  # few distinct types
         if not any(issubclass(kind, (Tensor, LruCache)) for kind in kinds.values()):
             continue
         for name, value in vars(base).items():
@@ -62,7 +62,7 @@ def on_class(holder: Any) -> Iterator[Diagnostic]:
                 )
             elif type(value) is LruCache and value.cache_info().currsize:
                 yield Diagnostic(
-                    "N033", f"{base.__name__}.{name} is an lru_cache on the class: its entries stay, clear it"
+                    "N033", f"{base.__name__}.{name} is an lru_cache on the class: its entries stay unless you clear it"
                 )
 
 
