@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 import threading
@@ -362,10 +363,18 @@ def test_nothing_to_move_is_an_error():
         tm.move(to="twin:0")
 
 
-@pytest.mark.parametrize("slip", [nn.Linear(1, 1).parameters(), {}.values(), map(id, []), nn.Linear, "model", 3])
+@pytest.mark.parametrize("slip", [nn.Linear(1, 1).parameters(), {}.values(), map(id, []), nn.Linear, 3])
 def test_what_holds_no_state_is_an_error(slip):
-    with pytest.raises(TypeError, match="Did you mean to='model'" if slip == "model" else "cannot search"):
+    with pytest.raises(TypeError, match=f"cannot search {type(slip).__name__} for tensors"):
         tm.move(slip, to="twin:0")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"), [("cuda:0", "Did you mean to='cuda:0'?"), ("model", "Fix: pass the object itself")]
+)
+def test_a_string_among_the_objects_is_an_error(text, hint):
+    with pytest.raises(TypeError, match=re.escape(hint)):
+        tm.move(nn.Linear(1, 1), text, to="twin:0")
 
 
 def test_the_wrong_noun_is_an_error():

@@ -1,9 +1,9 @@
 """Gradient accumulators: the graph nodes that add gradients to leaves, and the hooks on those nodes.
 
 A leaf holds its accumulator by a weak reference: the node lives as long as a graph, or a handle of a hook, holds it.
-When a leaf gets a storage on another device, torch makes a new node for it, without the hooks of the old one. So the
-new node gets a hook that calls the hooks of the old one, so that their handles keep working. The dict of the old node's
-hooks holds the new node.
+When a leaf gets a storage on another device, torch makes a new node for it, without the hooks of the old one. The new
+node therefore gets a hook that calls those of the old one, whose handles keep working. The dict of the old node's hooks
+keeps the new node alive.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _KINDS = ("register_hook", "register_prehook")
 
 def _hooks_of(node: Any, kind: str) -> Hooks:
     """The dict in which a node keeps its hooks of one kind. Only the handle of a hook has a reference to it."""
-    handle = getattr(node, kind)(_nothing)
+    handle = getattr(node, kind)(_no_hook)
     hooks: Hooks = handle.hooks_dict_ref()
-    for number in [number for number, hook in hooks.items() if hook is _nothing]:
+    for number in [number for number, hook in hooks.items() if hook is _no_hook]:
         del hooks[number]  # also one left by an interrupted call
     return hooks
 
 
-def _nothing(*_: object) -> None:
+def _no_hook(*_: object) -> None:
     return None
 
 

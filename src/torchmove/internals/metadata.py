@@ -138,7 +138,7 @@ class Metadata(NamedTuple):
     shapes: list[torch.Size]
     strides: list[tuple[int, ...]]
     requires_grads: list[bool]
-    resizables: list[bool]  # another storage may be over the same memory
+    resizables: list[bool]  # False: another storage may be over the same memory
 
     @classmethod
     def none(cls) -> Metadata:

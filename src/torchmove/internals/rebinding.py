@@ -72,7 +72,7 @@ class Rebinding(NamedTuple):
 def rebinding(tensor: Tensor, view: Tensor, *, moving: Container[int]) -> Rebinding:
     """Decide how to rebind a tensor, given the ids of all tensors that move with it."""
     compatible = torch._has_compatible_shallow_copy_type(tensor, view)
-    return Rebinding(tensor, view, not compatible or _outlives_its_base(tensor, moving))
+    return Rebinding(tensor, view, not compatible or _keeps_old_base(tensor, moving))
 
 
 def with_shared_versions(several: Sequence[Rebinding]) -> list[Rebinding]:
@@ -108,7 +108,7 @@ def composite_rebinding(tensor: Tensor, rebuilt: Tensor) -> Rebinding:
     return Rebinding(tensor, rebuilt, by_swap=True)
 
 
-def _outlives_its_base(tensor: Tensor, moving: Container[int]) -> bool:
+def _keeps_old_base(tensor: Tensor, moving: Container[int]) -> bool:
     """Whether the base of a view is not rebound with it, and would keep the old storage alive.
 
     A view holds its base, and mostly nothing else does. A swapped-in implementation has no base. A negated view also

@@ -28,7 +28,7 @@ class Undo(list[Step]):
         self.failed = ""
         self.error: BaseException | None = None
         self._first, self._always = first, always
-        self._met: BaseException | None = None
+        self._first_error: BaseException | None = None
 
     def put_back(self) -> None:
         """Run all steps, the last one first. Exceptions raised meanwhile are raised at the end."""
@@ -39,8 +39,8 @@ class Undo(list[Step]):
                 failure = self._failure_of(self[-1])
                 self.failed = self.failed or failure
                 self.pop()
-        if self._met is not None:
-            raise self._met
+        if self._first_error is not None:
+            raise self._first_error
 
     def _failure_of(self, step: Step) -> str:
         for _ in range(_TRIES):
@@ -48,7 +48,7 @@ class Undo(list[Step]):
                 step()
                 return ""
             except BaseException as error:
-                self._met = error if self._met is None else self._met
+                self._first_error = error if self._first_error is None else self._first_error
                 failure = _text_of(error)
         return failure
 

@@ -92,7 +92,7 @@ _MULTIPLIED = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torc
 def is_shared_out(tensor: Tensor) -> bool:
     """Whether torch would copy this host tensor with several threads.
 
-    The threads of that pool would stay with the calling thread.
+    torch would keep those threads as long as the calling thread lives.
     """
     return tensor.device.type == "cpu" and tensor.numel() >= _GRAIN
 

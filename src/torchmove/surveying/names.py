@@ -8,6 +8,7 @@ from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView,
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -31,11 +32,19 @@ def check(objects: Collection[Any]) -> None:
         raise TypeError("no objects were given. Fix: pass them, as in tm.move(model, optimizer, to=...)")
     for each in objects:
         if isinstance(each, str):
-            raise TypeError(f"a str holds no tensors. Did you mean to={each!r}?")
+            raise TypeError(f"a str holds no tensors. {_meant(each)}")
         if isinstance(each, _NOT_HOLDERS):
             raise TypeError(
                 f"cannot search {type(each).__name__} for tensors. Fix: pass the module, or list(...) of the iterator"
             )
+
+
+def _meant(text: str) -> str:
+    try:
+        torch.device(text)
+    except RuntimeError:
+        return "Fix: pass the object itself"
+    return f"Did you mean to={text!r}?"
 
 
 def names_of(
