@@ -107,10 +107,10 @@ def agreement(tensors: int, ranks: int) -> dict[str, Any]:
 
 def simulate(hall: Hall, plan: Plan, ranks: int, committed: list[int], failing: int | None) -> None:
     def rank_of(rank: int) -> None:
-        council = Agreement(range(ranks), lambda word: hall.gather(rank, word))
+        agreement = Agreement(range(ranks), lambda word: hall.gather(rank, word))
         with contextlib.suppress(TorchmoveError, MemoryError):
-            council.agree("move", plan)
-            with council.voting() as consent:
+            agreement.agree("move", plan)
+            with agreement.voting() as consent:
                 if rank == failing:
                     raise MemoryError("no room")
                 consent()

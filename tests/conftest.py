@@ -55,7 +55,7 @@ def _collected_between_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _old_memory_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little it is, and however long that takes."""
     monkeypatch.setattr(_held, "_WORTH_BYTES", 0)
-    monkeypatch.setattr(_held, "_LOOKS_PER_SECOND", math.inf)
+    monkeypatch.setattr(_held, "_OBJECTS_PER_SECOND", math.inf)
 
 
 @pytest.fixture

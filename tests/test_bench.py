@@ -59,17 +59,17 @@ def test_without_an_accelerator_the_bench_is_refused_with_one_line():
     assert ran.returncode == 2
     assert ran.stdout == ""
     assert ran.stderr.splitlines() == [
-        "refused: this machine has no accelerator: there is nothing to move to; run it where there is an accelerator"
+        "refused: this machine has no accelerator. Fix: run torchmove bench on a machine with an accelerator"
     ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--device", "cpu"], "the state starts on the cpu"),
+        (["--device", "cpu"], "the state is on the CPU already"),
         (["--device", "twin:7"], "twin:7 does not exist"),
         (["--device", "nowhere"], "'nowhere' is not a device"),
-        (["--bytes", "900TB"], "more than a quarter of what is free"),
+        (["--bytes", "900TB"], "more than a quarter of the free memory"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_one_line(arguments, says):
@@ -86,7 +86,7 @@ def test_an_error_is_one_line_and_a_traceback_only_with_debug(monkeypatch):
     monkeypatch.setattr(bench, "measure", broken)
     ran = run("bench")
     assert ran.exit_code == 3
-    assert ran.stderr == "error: RuntimeError: the card fell off; torchmove --debug bench ... shows where\n"
+    assert ran.stderr == "error: RuntimeError: the card fell off. For the traceback: torchmove --debug bench ...\n"
     debugged = run("--debug", "bench")
     assert debugged.exit_code == 3
     assert "more about it" in debugged.stderr

@@ -102,11 +102,11 @@ def test_a_search_that_fails_does_not_fail_the_move(monkeypatch):
     model = nn.Linear(3, 3)
     old = model.weight.data
     receipt = tm.move(model, to="twin:0")
-    assert [held.by for held in receipt.held] == ["something that Python cannot see"]
+    assert [held.by for held in receipt.held] == ["something that Python's gc does not track"]
     assert (old.device.type, model.weight.device.type) == ("cpu", "twin")
 
 
-UNSEARCHED = "not searched for, receipt.find_holders() does that"
+UNSEARCHED = "not searched for; receipt.find_holders() searches"
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ class Owner:
     ],
 )
 def test_the_search_for_holders_takes_no_more_than_it_may(looks, expected, said, searches, monkeypatch):
-    monkeypatch.setattr(_held, "_LOOKS_PER_SECOND", looks / _held._LEAST_SECONDS)
+    monkeypatch.setattr(_held, "_OBJECTS_PER_SECOND", looks / _held._LEAST_SECONDS)
     monkeypatch.setattr(_held, "_SHARE", float("inf"))
     owner, tensor = Owner(), torch.ones(2048, 128)
     owner.other, owner.old = None, tensor.data
@@ -157,10 +157,10 @@ def test_the_search_for_holders_takes_no_more_than_it_may(looks, expected, said,
 
 
 def test_a_long_move_may_be_followed_by_a_longer_search(searches, monkeypatch):
-    monkeypatch.setattr(_held, "_LOOKS_PER_SECOND", 100)
+    monkeypatch.setattr(_held, "_OBJECTS_PER_SECOND", 100)
     tensor = torch.ones(2048, 128)
     old = _held.OldStorages(tm.plan(tensor, to="twin:0"))
-    old.look_at([0], [tensor])
+    old.record([0], [tensor])
     old.let_go()
     assert [each.by for each in old.held(1.0).held] == [UNSEARCHED]
     assert [each.by for each in old.held(100.0).held] == ["a tensor of shape (2048, 128)"]

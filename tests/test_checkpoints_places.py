@@ -61,11 +61,11 @@ def taken(folder: Path, kind: str) -> Path:
 
 
 SAID = {
-    "a pipe": "is a pipe, .*name another place",
-    "a socket": "is a socket, .*name another place",
-    **dict.fromkeys(("a link to a pipe", "a link to a file", "a link to nothing"), "is a link, .*what it leads to"),
-    "a link to a folder": "is a link, .*what it leads to",
-    "a folder": "is a folder.*name a file in it",
+    "a pipe": "is a pipe; .*choose another path",
+    "a socket": "is a socket; .*choose another path",
+    **dict.fromkeys(("a link to a pipe", "a link to a file", "a link to nothing"), "is a link; .*the link's target"),
+    "a link to a folder": "is a link; .*the link's target",
+    "a folder": "is a folder.*add a file name",
 }
 
 
@@ -95,16 +95,16 @@ def test_what_takes_the_place_meanwhile_is_not_replaced_either(tmp_path, monkeyp
 def test_the_remedy_fits_what_is_written(tmp_path):
     file, folder = save(tmp_path / "a.pt", training()), sharded(tmp_path / "model")
     (tmp_path / "there").write_bytes(b"mine")
-    with pytest.raises(CheckpointRefused, match=r"R069 .*overwrite=True, on the command line --overwrite$"):
+    with pytest.raises(CheckpointRefused, match=r"R069 .*already exists.*use --overwrite \(overwrite=True\), or "):
         relocate(file, out=tmp_path / "there")
     for overwrite in (False, True):
-        with pytest.raises(CheckpointRefused, match=r"R069 .*remove it first: overwriting is for single files$"):
+        with pytest.raises(CheckpointRefused, match=r"R069 .*remove the folder first; only single files are "):
             relocate(folder, out=tmp_path / "there", overwrite=overwrite)
-    with pytest.raises(CheckpointRefused, match=r"R069 .*is a folder.*name a file in it$"):
+    with pytest.raises(CheckpointRefused, match=r"R069 .*is a folder.*add a file name$"):
         relocate(file, out=tmp_path)
     with pytest.raises(CheckpointRefused, match=r"R069 .*is the checkpoint itself"):
         relocate(folder, out=folder)
-    with pytest.raises(CheckpointRefused, match=r"R061 .*folder .* is not there.*make that folder first$"):
+    with pytest.raises(CheckpointRefused, match=r"R061 .*folder does not exist.*create the folder first$"):
         relocate(file, out=tmp_path / "nowhere" / "b.pt")
 
 

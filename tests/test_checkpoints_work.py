@@ -135,7 +135,7 @@ def test_the_last_of_many_names_is_counted_not_listed(tmp_path, monkeypatch):
     assert [str(entry.path) for entry in contents.entries] == ["[0]", "[1]", "[2]", "[5]", "[6]", "[7]"]
     assert contents.unlisted == 3
     assert json.loads(contents.to_json())["unlisted"] == 3
-    assert "3 more names of the tensors are counted and not listed" in str(contents)
+    assert "3 more paths of these tensors are not listed" in str(contents)
     monkeypatch.undo()
     contents = inspect(tmp_path / "a.pt")
     assert (len(contents.entries), contents.unlisted) == (9, 0)
@@ -156,7 +156,7 @@ def test_a_page_shows_the_first_of_many_optimizers_and_kinds(tmp_path):
     given = [{"state": {0: dict(state[0])}, "param_groups": []} for _ in range(12)]
     said = str(inspect(save(tmp_path / "a.pt", given)))
     assert "kind 9 4 B and 2 more kinds" in said
-    assert "... and 2 more optimizers: .optimizers has all of them" in said
+    assert "... and 2 more optimizers: to_json() has all of them" in said
 
 
 # ---------------------------------------------------------------- honest ones

@@ -283,28 +283,28 @@ def test_without_a_terminal_there_are_no_colours(folder):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nosuch"], "No such command 'nosuch'; torchmove --help shows how"),
+        (["nosuch"], "No such command 'nosuch'. Fix: see torchmove --help"),
         (["--nosuch"], "No such option '--nosuch'"),
-        (["survey"], "Missing argument 'TARGET'; torchmove survey --help shows how"),
+        (["survey"], "Missing argument 'TARGET'. Fix: see torchmove survey --help"),
         (["plan", "program.py:pair"], "Missing option '--to'"),
-        (["survey", "program.py"], "'program.py' names no function: write file.py:function"),
-        (["survey", "elsewhere.py:f"], "there is no file elsewhere.py"),
-        (["survey", "no.such.module:f"], "there is no module no.such.module; for a file write no.such.module.py"),
-        (["survey", "program.py:f"], "program.py has no f: it has Scaled, step, pair"),
-        (["survey", "program.py:number"], "is a int: name a function that returns the objects"),
-        (["survey", "program.py:model"], "is a Scaled: name a function that returns the objects"),
+        (["survey", "program.py"], "'program.py' names no function. Fix: file.py:function"),
+        (["survey", "elsewhere.py:f"], "the file elsewhere.py does not exist"),
+        (["survey", "no.such.module:f"], "no module named no.such.module. Fix: for a file, no.such.module.py"),
+        (["survey", "program.py:f"], "program.py has no f; it has Scaled, step, pair"),
+        (["survey", "program.py:number"], "is a int. Fix: name a function that returns the objects"),
+        (["survey", "program.py:model"], "is a Scaled. Fix: name a function that returns the objects"),
         (["survey", "program.py:needs"], "is called without arguments: missing a required argument: 'config'"),
-        (["survey", "..program:pair"], "names no function: write file.py:function"),
-        (["survey", "program.py:pair", "--html", ""], "it has no name: write --html report.html"),
+        (["survey", "..program:pair"], "names no function. Fix: file.py:function"),
+        (["survey", "program.py:pair", "--html", ""], "not a file name. Fix: --html report.html"),
         (["completion"], "Missing argument"),
-        (["survey", "program:nothing"], "returned nothing: let it return the objects"),
-        (["survey", "program.py:empty"], "returned nothing: let it return the objects"),
-        (["survey", "program.py:absent"], "returned nothing: let it return the objects"),
-        (["survey", "program.py:awaited"], "is async: name an ordinary function"),
+        (["survey", "program:nothing"], "returned None. Fix: return the objects"),
+        (["survey", "program.py:empty"], "returned None. Fix: return the objects"),
+        (["survey", "program.py:absent"], "returned None. Fix: return the objects"),
+        (["survey", "program.py:awaited"], "is async. Fix: use an ordinary function"),
         (["survey", "program.py:slip"], "returned weights: cannot search generator for tensors"),
-        (["survey", "inner/part.py:build"], "part.py belongs to a package: in "),
-        (["survey", "program.py:pair", "--html", "no/such/folder.html"], "there is no folder no/such for folder.html"),
-        (["rehearse", "program.py:pair"], "returned a Scaled first: return the step"),
+        (["survey", "inner/part.py:build"], "part.py belongs to a package. Fix: run the command in "),
+        (["survey", "program.py:pair", "--html", "no/such/folder.html"], "the folder no/such does not exist"),
+        (["rehearse", "program.py:pair"], "returned a Scaled first. Fix: return the step"),
         (["rehearse", "program.py:few"], "the step step(net, opt, batch) cannot be called with (Scaled): missing"),
         (["rehearse", "program.py:named", "--to", "cpu"], "to='cpu': nothing to rehearse there"),
         (["rehearse", "program.py:named", "--to", "nowhere"], "to='nowhere' is no device that torch knows"),
@@ -339,7 +339,7 @@ def test_an_error_of_the_program_is_one_line_and_a_traceback_only_with_debug(tar
     assert ran.exit_code == output.ERROR
     line = ran.stderr.splitlines()[-1]
     assert line.startswith(f"error: {says}")
-    assert line.endswith("torchmove --debug survey ... shows where")
+    assert line.endswith(". For the traceback: torchmove --debug survey ...")
     assert "Traceback" not in ran.output
     debugged = run("--debug", "survey", target)
     assert debugged.exit_code == output.ERROR
@@ -599,14 +599,14 @@ def test_overwrite_without_a_page_is_said_to_mean_nothing(folder, saved):
     for given in ([], ["--html", "-"]):
         ran = run("inspect", "saved.pt", "--overwrite", *given)
         assert ran.exit_code == output.REFUSED
-        assert "write --html report.html --overwrite" in ran.stderr
+        assert "Fix: --html report.html --overwrite" in ran.stderr
 
 
 @pytest.mark.parametrize("command", ["survey", "plan", "rehearse", "inspect"])
 def test_the_help_says_what_a_page_replaces(command):
     said = " ".join(run(command, "--help").stdout.split())
-    assert "Replaces a page of torchmove, and never what is read." in said
-    assert "--overwrite Let the page replace any other ordinary file." in said
+    assert "Replaces only an earlier page of torchmove." in said
+    assert "--overwrite Let the page of --html replace any regular file." in said
 
 
 def test_nobody_listens_any_more(folder):
@@ -678,7 +678,7 @@ def test_a_rehearsal_ends_with_a_code_of_its_own(arguments, code, first, folder)
 def test_a_state_that_was_not_returned_is_refused(folder):
     ran = run("rehearse", "program.py:named", "--state", "ema")
     assert ran.exit_code == output.REFUSED
-    assert "--state ema: program.py:named returned no such object, but net, opt, batch" in ran.stderr
+    assert "--state ema: program.py:named returned no such object; it returned net, opt, batch" in ran.stderr
 
 
 def test_a_step_alone_is_rehearsed(folder):
@@ -689,7 +689,7 @@ def test_a_step_alone_is_rehearsed(folder):
     assert "model.weight is on cpu" in ran.stdout or "model.bias is on cpu" in ran.stdout
     named = run("rehearse", "alone.py:build", "--state", "model")
     assert named.exit_code == output.REFUSED
-    assert "--state model: alone.py:build returned no such object, but the step alone" in named.stderr
+    assert "--state model: alone.py:build returned no such object; it returned only the step" in named.stderr
 
 
 @pytest.mark.parametrize(
@@ -773,7 +773,7 @@ def test_devices_says_what_there_is(twin):
 def test_without_an_accelerator_devices_says_so():
     ran = in_a_process("devices")
     assert ran.returncode == output.FINE
-    assert "no accelerator: tm.rehearse finds device bugs without one" in ran.stdout
+    assert "no accelerator; tm.rehearse finds device bugs without one" in ran.stdout
 
 
 def test_ctrl_c_ends_the_demo(monkeypatch):
@@ -793,7 +793,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing(folder):
     assert "2 places would fail on cuda:0" in ran.stdout
     assert "train.py:20  return (x @ self.weight) * self.table" in ran.stdout
     assert "No device error found" in ran.stdout
-    assert ran.stdout.rstrip().endswith("and the next step has run there")
+    assert ran.stdout.rstrip().endswith("the next training step ran there")
     assert sorted(folder.iterdir()) == before
 
 

@@ -133,7 +133,7 @@ def test_what_a_state_without_tensors_plans_for_meta_stays():
 
 def test_the_texts_of_a_state_without_tensors_say_what_follows():
     metric = Empty("cpu", "cpu")
-    assert "no tensors found, devices re-pointed" in str(tm.move(metric, to="twin:0"))
+    assert "no tensors found, only remembered devices changed" in str(tm.move(metric, to="twin:0"))
     parked = tm.park(metric)
     assert "metric.device: twin:0 -> cpu" in str(parked)
     parked.wake()

@@ -691,7 +691,7 @@ def test_light_and_dark_follow_the_system_and_the_button(show, plan):
     page.locator("#theme").click()
     light = page.evaluate(background)
     assert light != dark
-    assert page.locator("#theme").get_attribute("aria-label") == "Switch to dark colours"
+    assert page.locator("#theme").get_attribute("aria-label") == "Switch to dark colors"
     assert show(plan, color_scheme="light").evaluate(background) == light
     page.locator("#theme").click()
     assert page.evaluate(background) == dark

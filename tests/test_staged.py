@@ -68,7 +68,7 @@ SHAPES = st.lists(st.integers(1, 4), max_size=3).map(tuple)
     st.sampled_from([16, 100, 1000, MIB]),
     st.booleans(),
 )
-def test_bundles_hold_everything_once_and_give_it_back(kinds, most_bytes, with_rooms):
+def test_bundles_hold_everything_once_and_give_it_back(kinds, most_bytes, with_empty):
     tensors = [random_bits(torch.Size(shape).numel(), dtype).reshape(shape) for dtype, shape in kinds]
     bundles = list(bundled(tensors, kinds, range(100, 100 + len(tensors)), most_bytes))
     assert sorted(key for bundle in bundles for key in bundle.keys) == list(range(100, 100 + len(tensors)))
@@ -76,7 +76,7 @@ def test_bundles_hold_everything_once_and_give_it_back(kinds, most_bytes, with_r
         assert bundle.nbytes <= most_bytes or len(bundle.keys) == 1
         slab = torch.empty(bundle.nbytes // bundle.dtype.itemsize, dtype=bundle.dtype)
         bundle.gather(slab)
-        made = bundle.with_rooms(torch.device("cpu")) if with_rooms else bundle
+        made = bundle.with_empty(torch.device("cpu")) if with_empty else bundle
         for key, copy in zip(bundle.keys, made.spread(slab), strict=True):
             source = tensors[key - 100]
             assert (copy.dtype, copy.shape, copy.stride()) == (source.dtype, source.shape, source.stride())
@@ -142,7 +142,7 @@ def test_a_bundle_is_not_too_much_for_one_worker():
     assert [len(bundle.keys) for bundle in bundles] == [8192, 8192, 8192, 5424]
 
 
-@pytest.mark.parametrize("kind", [staged._Way, Bundle, Bundles, Pieces, traffic.Traffic])
+@pytest.mark.parametrize("kind", [staged._Direction, Bundle, Bundles, Pieces, traffic.Traffic])
 def test_no_function_that_an_error_keeps_closes_over_what_has_the_copies(kind):
     methods = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
     assert methods
@@ -304,16 +304,16 @@ def large_state() -> dict[str, Tensor]:
 def test_without_cuda_the_plain_mover_is_taken_and_the_receipt_says_why():
     state = small_state()
     receipt = tm.move(state, to="twin:0")
-    assert (receipt.mover, receipt.why) == ("plain", "nothing moves between cpu and cuda")
-    assert "plain mover: nothing moves between cpu and cuda" in str(receipt)
+    assert (receipt.mover, receipt.why) == ("plain", "staging applies only to CPU-CUDA")
+    assert "plain copy: staging applies only to CPU-CUDA" in str(receipt)
     assert '"why": "nothing moves' in receipt.to_json()
-    with pytest.raises(tm.MoveRefused, match=r"R012 mover='staged': nothing moves between cpu and cuda"):
+    with pytest.raises(tm.MoveRefused, match=r"R012 mover='staged': staging applies only to CPU-CUDA"):
         tm.move(state, to="cpu", mover="staged")
     assert state["tensor"].device == torch.device("twin:0")
 
 
 def test_there_is_no_such_mover():
-    with pytest.raises(tm.MoveRefused, match=r"there is no mover 'quick'; there are auto, plain, staged"):
+    with pytest.raises(tm.MoveRefused, match=r"unknown mover 'quick'; the movers are auto, plain, staged"):
         tm.move(small_state(), to="twin:0", mover="quick")
 
 
@@ -335,11 +335,11 @@ def test_with_the_ring_there_a_few_tensors_of_a_few_mib_are_not_worth_staging(mi
 def test_the_mover_is_chosen_by_size():
     tm.release()
     state = large_state()
-    assert tm.move(small_state(), to="cuda:0").why == "too little to be staged"
-    assert tm.move(state, to="cuda:0").why == "too little to be staged"
+    assert tm.move(small_state(), to="cuda:0").why == "too small for staging"
+    assert tm.move(state, to="cuda:0").why == "too small for staging"
     # Back into fresh memory, staging is worth it sooner; and the ring is there from then on.
     receipt = tm.move(state, to="cpu")
-    assert (receipt.mover, receipt.why) == ("staged", "between cpu and cuda")
+    assert (receipt.mover, receipt.why) == ("staged", "CPU-CUDA, through pinned memory")
     assert tm.move(state, to="cuda:0").mover == "staged"
     assert tm.move(small_state(), to="cuda:0").mover == "plain"
     assert tm.move(large_state(), to="cuda:0", mover="plain").mover == "plain"
@@ -506,7 +506,7 @@ STEPS = [
     *[("cpu", Piece, name) for name in ("host_to_slot", "slot_to_device")],
     *[("cuda:0", Piece, name) for name in ("device_to_slot", "slot_to_host")],
     *[(home, Bundle, name) for home in ("cpu", "cuda:0") for name in ("gather", "spread")],
-    ("cpu", Bundle, "with_rooms"),
+    ("cpu", Bundle, "with_empty"),
 ]
 
 
@@ -569,7 +569,7 @@ def test_ctrl_c_in_the_middle_of_the_traffic_changes_nothing(home, away, step, m
 @pytest.mark.parametrize(
     ("home", "away", "step"),
     [
-        *[("cpu", "cuda:0", step) for step in ("with_rooms", "gather", "spread")],
+        *[("cpu", "cuda:0", step) for step in ("with_empty", "gather", "spread")],
         *[("cuda:0", "cpu", step) for step in ("gather", "spread")],
     ],
 )
@@ -612,7 +612,7 @@ def test_a_ctrl_c_upon_a_ctrl_c_leaves_no_thread_waiting(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(traffic, "HeldInterrupts", Late)
-        trap(patch, Bundle, "with_rooms", 2, KeyboardInterrupt())
+        trap(patch, Bundle, "with_empty", 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             tm.move(state, to="cuda:0", mover="staged")
     for thread in threading.enumerate():

@@ -1,6 +1,6 @@
-"""torchmove changes the device of a PyTorch training state: all of it or none of it, and proves it.
+"""torchmove moves a PyTorch training state to another device: all of it or none of it, verified.
 
-Only a map: what it names is imported when it is asked for, so that `import torchmove` and `torchmove --help` are quick.
+Public names are imported on first use, so that `import torchmove` and `torchmove --help` stay fast.
 """
 
 from importlib import import_module
@@ -57,7 +57,7 @@ __all__ = [
     "verify",
 ]
 
-_HOMES = {
+_NAMES_BY_MODULE = {
     "chain": ("apply", "move", "plan", "survey", "verify"),
     "errors": ("MoveFailed", "MoveRefused", "TorchmoveError", "VerificationError"),
     "moving.receipt": ("Receipt",),
@@ -73,13 +73,13 @@ _HOMES = {
     "surveying.readers": ("register_reader",),
     "verifying.verdict": ("Verdict",),
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'torchmove' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"torchmove.{_HOME[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"torchmove.{_MODULE_OF[name]}"), name)
     return value
 
 

@@ -1,11 +1,11 @@
-"""`torchmove` and `python -m torchmove`: the command line."""
+"""Entry point of `torchmove` and `python -m torchmove`."""
 
 import sys
 
 
 def run() -> None:
     try:
-        from torchmove.cli import main  # takes a moment: Ctrl-C may come already
+        from torchmove.cli import main  # imported here, so that Ctrl-C during the import ends quietly too
 
         main(prog_name="torchmove")
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""States to move, ways to move them, and what a trip there and back takes: time, and memory beside the state's own."""
+"""Benchmark moves of a training state to a device and back: time, and memory beyond the state's own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 LINK_BYTES = 1 << 29  # torch rounds pinned memory up to a power of two
 SAMPLE_SECONDS = 0.005
 
-Go = Callable[[torch.device], Any]  # takes a state to a device
+Go = Callable[[torch.device], Any]  # moves a state to a device
 Tell = Callable[[str], None]
 
 
@@ -43,6 +43,8 @@ Tell = Callable[[str], None]
 
 
 class TrainingState(NamedTuple):
+    """A model and its optimizer."""
+
     model: nn.Module
     optimizer: Optimizer
 
@@ -57,8 +59,8 @@ class TrainingState(NamedTuple):
 
 
 def transformer(nbytes: int) -> TrainingState:
-    """A transformer of about 24 layers with AdamW in mid-training, about `nbytes` together, on the CPU."""
-    parameters = nbytes // 12  # AdamW keeps two more numbers for each, of four bytes
+    """A transformer of about 24 layers after a step of AdamW, about `nbytes` in total, on the CPU."""
+    parameters = nbytes // 12  # of 4 bytes each, and AdamW keeps two more values of 4 bytes for each
     width = max(8, round((parameters / (12 * 24)) ** 0.5 / 8) * 8)
     layers = max(1, round(parameters / (12 * width**2 + 13 * width)))
     model = nn.Sequential(*(nn.TransformerEncoderLayer(width, 8, 4 * width, device="meta") for _ in range(layers)))
@@ -66,7 +68,7 @@ def transformer(nbytes: int) -> TrainingState:
 
 
 def filled(model: nn.Module) -> nn.Module:
-    """A model made on the meta device, with numbers: random ones would take longer than the moves."""
+    """Fill a model made on the meta device with values; random ones would take longer than the moves."""
     model.to_empty(device=CPU)
     for parameter in model.parameters():
         torch.linspace(-0.1, 0.1, parameter.numel(), out=parameter.data.view(-1))
@@ -74,7 +76,7 @@ def filled(model: nn.Module) -> nn.Module:
 
 
 def in_mid_training(model: nn.Module) -> TrainingState:
-    """After a step of AdamW, its gradients dropped."""
+    """The model after a step of AdamW, without gradients."""
     optimizer = AdamW(model.parameters())
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 0.01)
@@ -84,7 +86,7 @@ def in_mid_training(model: nn.Module) -> TrainingState:
 
 
 def usual(state: TrainingState, to: torch.device) -> None:
-    """What is written where there is no torchmove."""
+    """Move without torchmove: Module.to and a loop over the optimizer's state."""
     state.model.to(to)
     for values in state.optimizer.state.values():
         for key, value in values.items():
@@ -93,7 +95,7 @@ def usual(state: TrainingState, to: torch.device) -> None:
 
 
 class Ours:
-    """tm.move; remembers which mover took the state where."""
+    """Move with tm.move, and record which mover it used for each device."""
 
     def __init__(self, state: TrainingState, verify: Thoroughness = "quick") -> None:
         self.state, self.verify = state, verify
@@ -105,7 +107,7 @@ class Ours:
 
 
 class Link:
-    """Pinned memory to the device and back: nothing is faster."""
+    """Copy pinned memory to the device and back: the most that the link can do."""
 
     def __init__(self, device: torch.device) -> None:
         self._host = torch.zeros(LINK_BYTES, dtype=torch.uint8, pin_memory=True)
@@ -127,7 +129,7 @@ class Trip(NamedTuple):
 
 
 def wake(device: torch.device) -> None:
-    """A device that has not been used takes its time to start; that is no part of a move."""
+    """Initialize the device, so that its startup time does not count as part of a move."""
     torch.ones(1).to(device).cpu()
 
 
@@ -138,7 +140,7 @@ def trip(go: Go, device: torch.device) -> Trip:
 def take_turns(
     ways: Mapping[str, Go], device: torch.device, *, turns: int, tell: Tell = lambda _: None
 ) -> dict[str, list[Trip]]:
-    """Each way's trips. What slows the machine down for a while slows all ways."""
+    """The trips of each way, measured in turns so that a slow phase of the machine affects all of them."""
     trips: dict[str, list[Trip]] = {name: [] for name in ways}
     for turn in range(turns):
         tell(f"turn {turn + 1} of {turns}")
@@ -148,7 +150,7 @@ def take_turns(
 
 
 def of_each(trips: Mapping[str, Sequence[Trip]], figure: Callable[[Sequence[float]], float]) -> dict[str, Trip]:
-    """A figure of each way's trips, such as their median, there and back."""
+    """A statistic of each way's trips, such as the median, there and back."""
     return {name: Trip(*map(figure, zip(*those, strict=True))) for name, those in trips.items()}
 
 
@@ -164,9 +166,9 @@ def _seconds(go: Go, to: torch.device, device: torch.device) -> float:
 
 
 class HostPeak:
-    """The most memory that the process had in use. A thread looks every 5 ms at what the system counts as resident.
+    """The process's peak resident memory, sampled every 5 ms by a thread. Linux only.
 
-    A shorter peak can be missed, and what a driver maps by itself (`pin_memory=True`) need not be counted. Linux only.
+    A shorter peak can be missed, and memory that a driver maps (`pin_memory=True`) need not be counted.
     """
 
     def __init__(self) -> None:
@@ -202,23 +204,26 @@ def resident_bytes() -> int | None:
 
 
 class Extra(NamedTuple):
-    """The most memory that a move took beyond the state itself; None where that cannot be known."""
+    """Peak memory of a move beyond the state itself; None where it cannot be measured."""
 
     host: int | None
     device: int | None
 
 
 def first_trip(go: Go, device: torch.device, nbytes: int) -> tuple[Trip, tuple[Extra, Extra]]:
-    """There and back, watched. Host memory counts from here, where the host holds all of the state."""
-    home = resident_bytes()
+    """Time and peak memory of a trip there and back. Host memory is counted from here, with the state on the host."""
+    at_start = resident_bytes()
     there, there_host, grown = _watched(go, device, device)
     back, back_host, back_grown = _watched(go, CPU, device)
-    extras = Extra(_beyond(there_host, home), _beyond(grown, nbytes)), Extra(_beyond(back_host, home), back_grown)
+    extras = (
+        Extra(_beyond(there_host, at_start), _beyond(grown, nbytes)),
+        Extra(_beyond(back_host, at_start), back_grown),
+    )
     return Trip(there, back), extras
 
 
 def _watched(go: Go, to: torch.device, device: torch.device) -> tuple[float, int | None, int | None]:
-    """Seconds, the host's peak, and how far the device rose above where it began."""
+    """Seconds, the host's peak memory, and how much the device's peak exceeded its memory at the start."""
     counter = _counter(device)
     before = counter.memory_allocated(device) if counter else None
     if counter:
@@ -229,7 +234,7 @@ def _watched(go: Go, to: torch.device, device: torch.device) -> tuple[float, int
 
 
 def _counter(device: torch.device) -> Any:
-    """What torch counts a device's memory with, or None."""
+    """torch's module that counts a device's memory, or None."""
     module = device_module(device)
     return module if hasattr(module, "reset_peak_memory_stats") else None
 
@@ -239,7 +244,7 @@ def _beyond(peak: int | None, known: int | None) -> int | None:
 
 
 TURNS = 3
-# The usual way goes once and then with every turn, ours too; the one that compares bytes is taken for twice as long.
+# Module.to and tm.move run once and then in every turn; tm.move(verify="bytes") counts as two.
 _TRIPS = 2 * (1 + TURNS) + 2 * TURNS
 _SECONDS = 60
 _PROBE_BYTES = 64_000_000
@@ -249,7 +254,7 @@ _PROBE_BYTES = 64_000_000
 
 
 class Way(NamedTuple):
-    """A trip with so many bytes; `beside`: the way that it is compared with."""
+    """A trip and the bytes it moved; `beside`: the name of the way it is compared with."""
 
     trip: Trip
     nbytes: int
@@ -257,12 +262,12 @@ class Way(NamedTuple):
 
 
 def ways_of(trips: Mapping[str, Trip], nbytes: int, beside: Mapping[str, str]) -> dict[str, Way]:
-    """Trips of one run, with the way that each is compared with; the one named "link" has bytes of its own."""
+    """The trips of one benchmark as ways; the way named "link" copies LINK_BYTES."""
     return {name: Way(each, LINK_BYTES if name == "link" else nbytes, beside.get(name)) for name, each in trips.items()}
 
 
 def compared(ways: Mapping[str, Way]) -> dict[str, Any]:
-    """Each way's figures, there and back."""
+    """The figures of each way, there and back."""
     return {name: {leg: _leg(ways, name, leg) for leg in Trip._fields} for name in ways}
 
 
@@ -288,7 +293,7 @@ def _rate(way: Way, leg: str) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bench(Result):
-    """What was measured."""
+    """The results of a benchmark."""
 
     device: torch.device
     machine: str
@@ -304,19 +309,19 @@ _BESIDE = {"move_first": "usual_first", "move": "usual", "move_bytes": "usual"}
 
 
 def measure(to: torch.device | str | None = None, nbytes: int | None = None, *, tell: Tell = lambda _: None) -> Bench:
-    """Measure this machine. `nbytes`: of the state; by default what takes about a minute.
+    """Measure this machine. `nbytes`: size of the state; by default one that takes about a minute.
 
-    Raises CannotMeasure where there is no accelerator or no room.
+    Raises CannotMeasure if there is no accelerator or too little memory.
     """
     device = accelerator(to)
     size = _affordable(nbytes, device, tell)
-    tell(f"making two states of {readable_bytes(size)}")
+    tell(f"creating two states of {readable_bytes(size)}")
     mine, theirs = transformer(size), transformer(size)
     ours, usually = Ours(mine), partial(usual, theirs)
-    tell("the first moves")
+    tell("first moves")
     wake(device)
     first, extra = first_trip(ours, device, mine.nbytes)
-    release_cached_memory(device)  # or the next to come would find its memory ready
+    release_cached_memory(device)  # the next move would otherwise find its memory in the cache
     trips = {"usual_first": trip(usually, device), "move_first": first}
     goes: dict[str, Go] = {"usual": usually, "move": ours, "move_bytes": Ours(mine, "bytes")}
     if device.type == "cuda":
@@ -325,7 +330,7 @@ def measure(to: torch.device | str | None = None, nbytes: int | None = None, *, 
     return Bench(
         device=device,
         machine=machine(device),
-        state="a transformer with AdamW in mid-training",
+        state="transformer with AdamW after a step",
         nbytes=mine.nbytes,
         tensors=len(mine.tensors()),
         ways=ways_of(trips, mine.nbytes, _BESIDE),
@@ -338,26 +343,26 @@ def measure(to: torch.device | str | None = None, nbytes: int | None = None, *, 
 
 
 def accelerator(to: torch.device | str | None) -> torch.device:
-    """The device to measure; None: the machine's accelerator."""
+    """The device to measure; by default the machine's accelerator."""
     try:
         device = resolve_device(to or "auto")
     except NoSuchDevice as error:
-        raise CannotMeasure(f"{error}; name one that is there") from None
+        raise CannotMeasure(f"{error}. Fix: omit --device to use the machine's accelerator") from None
     if device == CPU:
-        why = "this machine has no accelerator" if to is None else "the state starts on the cpu"
-        raise CannotMeasure(f"{why}: there is nothing to move to; run it where there is an accelerator")
+        why = "this machine has no accelerator" if to is None else "the state is on the CPU already"
+        raise CannotMeasure(f"{why}. Fix: run torchmove bench on a machine with an accelerator")
     return device
 
 
 def machine(device: torch.device) -> str:
-    """In words, without names of its own."""
+    """A description of the machine, without its host name."""
     module = device_module(device)
     name = module.get_device_name(device) if hasattr(module, "get_device_name") else device.type
     return f"{name}, {cores()} cores, torch {torch.__version__}"
 
 
 def most_bytes(device: torch.device) -> int | None:
-    """A quarter of what is free: the host holds two states, and sometimes a copy."""
+    """A quarter of the free memory: the host holds two states, and sometimes a copy."""
     free = [each for each in map(free_memory, (CPU, device)) if each is not None]
     return min(free) // 4 if free else None
 
@@ -368,13 +373,13 @@ def _affordable(asked: int | None, device: torch.device, tell: Tell) -> int:
         takes_a_minute = _takes_a_minute(device, tell)
         return takes_a_minute if most is None else min(most, takes_a_minute)
     if most is not None and asked > most:
-        said = f"a state of {readable_bytes(asked)} is more than a quarter of what is free on the cpu or {device}"
-        raise CannotMeasure(f"{said}; ask for {readable_bytes(most)} or less")
+        why = f"a state of {readable_bytes(asked)} is more than a quarter of the free memory of the CPU or {device}"
+        raise CannotMeasure(f"{why}. Fix: --bytes of {readable_bytes(most)} or less")
     return asked
 
 
 def _takes_a_minute(device: torch.device, tell: Tell) -> int:
-    tell("how large a state takes a minute?")
+    tell("finding the size that takes a minute")
     wake(device)
     probe = partial(usual, transformer(_PROBE_BYTES))
     trip(probe, device)

@@ -1,4 +1,4 @@
-"""Is the state still the one that was planned for?"""
+"""The steps of a move: survey, plan, apply and verify, and `move`, which runs all four."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from torchmove.verifying.verify import verify_move, verify_place
 STALE = Refusal(
     "R013",
     "plan",
-    "the state has changed since the plan was made: tensors came, went, look at other storages, or are in use",
-    "plan again, right before applying",
+    "the state has changed since the plan was made: tensors were added, removed, given other storages, or are in use",
+    "call tm.plan(...) again, right before tm.apply(plan)",
 )
 
 
 def is_current(planned: Inventory) -> bool:
-    """Does a fresh survey find the same tensors, looking at the same storages?"""
+    """Whether a fresh survey finds the same tensors on the same storages."""
     now = survey_objects(dict(zip(planned.roots, planned.objects, strict=True)))
     if not planned.tensors.metadata.is_like(now.tensors.metadata) or planned.storages.special != now.storages.special:
         return False
-    if _told(planned) != _told(now):
+    if _diagnostics_and_devices(planned) != _diagnostics_and_devices(now):
         return False
     made_anew = {*planned.tensors.made_anew()}
     pairs = enumerate(zip(planned.tensors.objects, now.tensors.objects, strict=True))
     return all(was is found or index in made_anew for index, (was, found) in pairs)
 
 
-def _told(inventory: Inventory) -> list[tuple[object, ...]]:
-    """What stands in the way (a graph that is alive now, say, and was not then), and which devices are remembered."""
-    facts: list[tuple[object, ...]] = [(str(path), diagnostic) for path, _, diagnostic in inventory.diagnostics]
-    return facts + [(id(value.holder), str(value.path), value.value) for value in inventory.device_values]
+def _diagnostics_and_devices(inventory: Inventory) -> list[tuple[object, ...]]:
+    """The diagnostics (an autograd graph may be alive now and was not then) and the remembered devices."""
+    found: list[tuple[object, ...]] = [(str(path), diagnostic) for path, _, diagnostic in inventory.diagnostics]
+    return found + [(id(value.holder), str(value.path), value.value) for value in inventory.device_values]
 
 
 Device = torch.device | str | int
@@ -63,38 +63,38 @@ _Planner = Callable[[dict[str, Any], torch.device, Sequence[Any], FreeBytes], Pl
 
 
 def survey(*objects: Any) -> Inventory:
-    """Where is everything? Every tensor in the objects: its path, role, device, bytes, and who shares with whom.
+    """List every tensor in the objects: its path, role, device, bytes, and which tensors share storage.
 
     Args:
         *objects: modules, optimizers, schedulers, scalers, tensors, and anything that holds them.
 
     Returns:
-        The inventory. It prints as a table; `slots` has a row for each tensor.
+        The inventory. It prints as a table; `tensors` has a row for each tensor.
 
     Examples:
         >>> import torch, torchmove as tm
         >>> model = torch.nn.Linear(2, 3)
-        >>> [(str(slot.path), slot.role, slot.nbytes) for slot in tm.survey(model).tensors]
+        >>> [(str(tensor.path), tensor.role, tensor.nbytes) for tensor in tm.survey(model).tensors]
         [('model.weight', 'parameter', 24), ('model.bias', 'parameter', 12)]
     """
     return survey_objects(given(objects))
 
 
 def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughness = "quick") -> Plan:
-    """What would happen? Moves nothing.
+    """Plan a move and report what it would do. Moves nothing.
 
     Args:
         *objects: as for `tm.move`.
         to: as for `tm.move`.
         keep: as for `tm.move`.
-        verify: "bytes" takes digests now, to be compared when the plan has been applied.
+        verify: "bytes" computes digests now and compares them after the plan is applied.
 
     Returns:
-        The plan: what would move, what stays and why, whether there is room, and what stands in the way. Refusals are
-        in the plan, not raised.
+        The plan: what would move, what stays and why, whether it fits in memory, and what prevents the move. Refusals
+        are in the plan, not raised.
 
     Raises:
-        MoveRefused: there is no such device.
+        MoveRefused: the device does not exist.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -109,10 +109,10 @@ def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughne
 
 
 def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
-    """Carry a plan out, all of it or nothing.
+    """Carry out a plan: all of it, or nothing.
 
     Args:
-        plan: from `tm.plan`. It is applied once.
+        plan: from `tm.plan`. A plan can be applied once.
         mover: as for `tm.move`.
         progress: as for `tm.move`.
 
@@ -120,7 +120,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
         The receipt.
 
     Raises:
-        MoveRefused: the plan has refusals, or the state is no longer the one that was planned for.
+        MoveRefused: the plan has refusals, or the state has changed since it was planned.
         MoveFailed: as for `tm.move`.
         VerificationError: as for `tm.move`.
 
@@ -132,7 +132,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
         True
     """
     if not isinstance(plan, Plan):
-        raise TypeError(f"apply takes a plan, from tm.plan(...), not {type(plan).__name__}")
+        raise TypeError(f"tm.apply takes a Plan, not a {type(plan).__name__}. Fix: tm.apply(tm.plan(model, to=...))")
     if not plan.refusals and makes_fakes():
         plan = replace(plan, refusals=(FAKES,))
     if not plan.refusals and not is_current(plan.inventory):
@@ -141,33 +141,33 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
 
 
 def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
-    """Is it all there? Asks one of two questions, and changes nothing.
+    """Verify that a state is on a device, or that it is as a move left it. Changes nothing.
 
     Args:
         *objects: as for `tm.move`.
-        on: is everything on this device, but for what an optimizer keeps elsewhere?
-        after: the receipt of a move. Is everything what that made of it? With digests, if it moved with
+        on: verify that everything is on this device, except what an optimizer keeps elsewhere.
+        after: verify that everything is as the move of this receipt left it, including the bytes if it moved with
             `verify="bytes"`.
 
     Returns:
         The verdict. `raise_if_bad()` turns findings into an error.
 
     Raises:
-        TypeError: neither or both of the questions were asked.
-        MoveRefused: there is no such device.
+        TypeError: neither or both of `on` and `after` were given.
+        MoveRefused: the device does not exist.
 
     Examples:
         >>> import torch, torchmove as tm
         >>> model = torch.nn.Linear(2, 3)
         >>> print(tm.verify(model, on="cpu"))
-        verified: 2 tensors checked for placement, orphaned optimizers, remembered devices
+        Verified: 2 tensors checked for placement, orphaned optimizers, remembered devices
     """
     named = given(objects)
     if (on is None) == (after is None):
-        raise TypeError("verify needs on=, the device where all should be, or after=, the receipt of a move")
+        raise TypeError('tm.verify takes on= or after=. Fix: tm.verify(model, on="cuda") or after=receipt')
     if after is not None:
         if not isinstance(after, Receipt):
-            raise TypeError(f"after= takes the receipt of a move, not {type(after).__name__}")
+            raise TypeError(f"after= takes a Receipt, not a {type(after).__name__}. Fix: after=tm.move(...)")
         return verify_move(survey_objects(named), after.plan)
     would = plan_for(named, _target(on, "on"), (), lambda _: None)
     return verify_place(would.inventory, would)
@@ -181,24 +181,25 @@ def move(
     mover: str = "auto",
     progress: bool = True,
 ) -> Receipt:
-    """Move a training state to a device: all of it or none of it. Survey, plan, apply and verify in one call.
+    """Move a training state to a device: all of it or none of it. Surveys, plans, applies and verifies.
 
     Args:
         *objects: modules, optimizers, schedulers, scalers, tensors, and anything that holds them.
         to: what `torch.device` takes, or "auto": the machine's accelerator, else the CPU.
-        keep: what stays where it is: objects, or patterns of paths such as "model.*.table".
-        verify: "quick" looks at everything but the bytes before the old copy is let go, "bytes" compares those too,
-            "off" does neither.
-        mover: forces a way of copying: "plain", or "staged" between cpu and cuda.
-        progress: a move of more than a second shows a bar in a terminal or a notebook; False silences it.
+        keep: what stays where it is: objects, or path patterns such as "model.*.table".
+        verify: "quick" checks everything but the bytes before the old copy is freed, "bytes" compares the bytes too,
+            "off" checks nothing.
+        mover: forces a way of copying: "plain", or "staged" between CPU and CUDA.
+        progress: show a progress bar in a terminal or a notebook if the move takes more than a second.
 
     Returns:
         The receipt: what moved, how fast, what stayed and why, and the verdict.
 
     Raises:
-        MoveRefused: something stands in the way. It has every reason at once.
-        MoveFailed: something broke on the way.
-        VerificationError: the result was not what was planned. In each case the state is what it was.
+        MoveRefused: the state cannot move as asked. The error lists every reason.
+        MoveFailed: the move failed and was rolled back.
+        VerificationError: the result differs from the plan; the move was rolled back. In each case the state is
+            unchanged.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -216,7 +217,7 @@ def move(
 
 
 def survey_named(objects: dict[str, Any]) -> Inventory:
-    """The same as survey, of objects that have their names."""
+    """`survey` for objects by name."""
     check(objects.values())
     return survey_objects(objects)
 
@@ -232,14 +233,14 @@ def move_named(
     *,
     progress: bool,
     verify: Thoroughness = "quick",
-    council: Agreement | None = None,
+    agreement: Agreement | None = None,
 ) -> Receipt:
-    """The same, of objects that have their names, and by ranks that are known."""
-    return _applied(_planned(objects, to, (), verify), "auto", verify, progress, council)
+    """`move` for objects by name, among ranks that are known already."""
+    return _applied(_planned(objects, to, (), verify), "auto", verify, progress, agreement)
 
 
 def refresh_named(objects: dict[str, Any], mover: str = "plain") -> Receipt:
-    """Give a state new storages where it is, by the same chain as a move."""
+    """Give a state new storages on its own device, by the same steps as a move."""
     inventory = survey_objects(objects)
     where = inventory.tensors.metadata.devices[0] if inventory.tensors else torch.device("cpu")
     here = Back(inventory.tensors.metadata.devices, ())
@@ -247,15 +248,15 @@ def refresh_named(objects: dict[str, Any], mover: str = "plain") -> Receipt:
     return _applied(made, mover, "quick", progress=False)
 
 
-# ---------------------------------------------------------------- joints
+# ---------------------------------------------------------------- the steps
 
 
 def _planned(
     objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: Thoroughness, planner: _Planner | None = None
 ) -> Plan:
     if verify not in ("quick", "bytes", "off"):
-        raise ValueError(f"verify is 'quick', 'bytes' or 'off', not {verify!r}")
-    wait_for_freeing()  # what is free is about to be counted
+        raise ValueError(f"verify must be 'quick', 'bytes' or 'off', not {verify!r}")
+    wait_for_freeing()  # free memory is counted next
     made = (planner or plan_sharded)(objects, _target(to), keep, free_memory)
     if verify == "bytes" and made.ok:
         stages = Stages()
@@ -275,7 +276,7 @@ def plan_for(
     *,
     rests: bool = False,
 ) -> Plan:
-    """Survey and plan: all that happens before a device is touched. `rests`: nothing will compute with it there."""
+    """Survey and plan, without touching a device. `rests`: the state is stored there, not computed with."""
     stages = Stages()
     stages.begin("survey")
     inventory = survey_objects(objects)
@@ -287,9 +288,10 @@ def plan_for(
 def plan_sharded(
     objects: dict[str, Any], target: torch.device, keep: Sequence[Any], free: FreeBytes, *, rests: bool = False
 ) -> Plan:
-    """The same. What FSDP has gathered it gives up first, as it does itself before its shards are touched."""
+    """`plan_for`, after FSDP has resharded the parameters it has gathered, as it does before its shards are used."""
     made = plan_for(objects, target, keep, free, rests=rests)
-    gathered = {id(told.subject): told.subject for told in made.inventory.diagnostics if told.diagnostic.code == "R028"}
+    found = made.inventory.diagnostics
+    gathered = {id(each.subject): each.subject for each in found if each.diagnostic.code == "R028"}
     for module in gathered.values():
         module.reshard()
     return plan_for(objects, target, keep, free, rests=rests) if gathered else made
@@ -300,46 +302,48 @@ def _target(to: Any, argument: str = "to") -> torch.device:
         return resolve_device(to)
     except NoSuchDevice as error:
         said = repr(to) if isinstance(to, (str, int, float, torch.device)) else f"a {type(to).__name__}"
-        remedy = f"name a device that is there; {argument}='auto' takes the accelerator if there is one"
-        remedy += "; tm.rehearse needs none" if argument == "to" else ""
+        remedy = f"{argument}='auto' takes the accelerator, or the CPU where there is none"
+        remedy += "; tm.rehearse(...) needs no accelerator" if argument == "to" else ""
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
 
 
-def _applied(made: Plan, mover: str, verify: Thoroughness, progress: bool, council: Agreement | None = None) -> Receipt:
+def _applied(
+    made: Plan, mover: str, verify: Thoroughness, progress: bool, agreement: Agreement | None = None
+) -> Receipt:
     began = time.perf_counter()
     try:
         carrier, why = choose_mover(mover, made.moves)
     except NoSuchMover as error:
         refusal = Refusal("R012", f"mover={mover!r}", str(error), "mover='auto'")
         made = replace(made, refusals=made.refusals or (refusal,))
-    council = agree_on("move", made, council)
-    job = Job(made, carrier, why, _no_proof if verify == "off" else verify_applied)
-    return apply_all(job, began=began, progress=progress, council=council)[0]
+    agreement = agree_on("move", made, agreement)
+    job = Job(made, carrier, why, _no_verification if verify == "off" else verify_applied)
+    return apply_all(job, began=began, progress=progress, agreement=agreement)[0]
 
 
-def agree_on(call: str, made: Plan, council: Agreement | None = None) -> Agreement | None:
-    """Raises MoveRefused if something stands in the way, here or on another rank that has a part of the state."""
-    with without_modes():  # whatever is on here, other ranks wait for an answer
-        council = council or agreement_of(made.inventory)
-        if council is not None:
-            council.agree(call, made)
+def agree_on(call: str, made: Plan, agreement: Agreement | None = None) -> Agreement | None:
+    """Raise MoveRefused if the plan has refusals here or on another rank that holds part of the state."""
+    with without_modes():  # whatever mode is active here, other ranks wait for an answer
+        agreement = agreement or agreement_of(made.inventory)
+        if agreement is not None:
+            agreement.agree(call, made)
         elif made.refusals:
             raise MoveRefused(made.refusals)
-    return council
+    return agreement
 
 
-def apply_all(*jobs: Job, began: float, progress: bool, council: Agreement | None = None) -> list[Receipt]:
-    """Apply some plans, all or none, on all ranks or none, with a bar."""
+def apply_all(*jobs: Job, began: float, progress: bool, agreement: Agreement | None = None) -> list[Receipt]:
+    """Apply plans, all or none, on all ranks or none, with a progress bar."""
     words = listed([f"{listed(job.plan.inventory.roots)} to {job.plan.target}" for job in jobs])
     with ProgressBar(sum(job.plan.nbytes for job in jobs), words, wanted=progress) as bar:
-        if council is None:
+        if agreement is None:
             return apply_jobs(*jobs, began=began, advance=bar.advance)
-        with council.voting() as consent:
+        with agreement.voting() as consent:
             return apply_jobs(*jobs, began=began, advance=bar.advance, consent=consent)
 
 
 def verify_applied(made: Plan) -> Verdict | None:
-    """Survey the state afresh and hold it against the plan."""
+    """Survey the state again and compare it with the plan."""
     if not made.moves:
         return None
     now = survey_objects(dict(zip(made.inventory.roots, made.inventory.objects, strict=True)))
@@ -349,5 +353,5 @@ def verify_applied(made: Plan) -> Verdict | None:
     return verdict
 
 
-def _no_proof(_: Plan) -> None:
+def _no_verification(_: Plan) -> None:
     return None

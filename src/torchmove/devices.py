@@ -1,4 +1,4 @@
-"""Devices: which one is meant, does it exist, how much is free there."""
+"""Devices: resolve a device argument, check that it exists, and measure its free memory."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 import torch
 
-# A name like this in an attribute or under a key holds a device, if what is there reads as one.
+# An attribute or a key with such a name holds a device, if its value parses as one.
 _DEVICE_NAME = re.compile(r"(^|_)device$")
-# And in a dict of such a name every entry holds one: transformers' hf_device_map says where each part of a model is.
+# Every entry of a dict with such a name holds one: transformers' hf_device_map maps submodules to devices.
 _MAP_NAME = re.compile(r"(^|_)device_map$")
 
 
 class NoSuchDevice(Exception):
-    """The device cannot be had; says why, and what there is instead."""
+    """The device does not exist; the message says why, and which devices exist."""
 
 
 def resolve_device(to: torch.device | str | int) -> torch.device:
-    """The device that `to` means, with its index. Raises NoSuchDevice."""
+    """The device that `to` stands for, with its index. Raises NoSuchDevice."""
     device = _auto() if isinstance(to, str) and to == "auto" else _parse(to)
     if device.type == "meta":
-        raise NoSuchDevice("meta tensors have no bytes, moving there would lose them all")
+        raise NoSuchDevice("tensors on the meta device have no data: moving there would lose all of it")
     if device.type == "cpu":
         return torch.device("cpu")
     count = _count(device)
@@ -35,7 +35,7 @@ def resolve_device(to: torch.device | str | int) -> torch.device:
 
 
 def available_devices() -> str:
-    """The machine's devices, in words."""
+    """The machine's devices as text: `cpu and cuda:0 to cuda:3`."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
         return "cpu"
@@ -44,7 +44,7 @@ def available_devices() -> str:
 
 
 def is_same_device(one: torch.device, other: torch.device) -> bool:
-    """Equal, a missing index taken for the current one."""
+    """Whether two devices are equal, where a missing index means the current device."""
     if one == other:
         return True
     if one.type != other.type:
@@ -53,8 +53,8 @@ def is_same_device(one: torch.device, other: torch.device) -> bool:
 
 
 def remembered_device(name: object, value: object, within: object) -> torch.device | None:
-    """The device that a stored value stands for: a `torch.device` anywhere, a string under a name that says device, and
-    a string or an index `within` a map of devices."""
+    """The device that a stored value stands for: any `torch.device`, a string under a name such as `device`, or a
+    string or index `within` a device map."""
     if type(value) is torch.device:
         return value
     if type(value) is str or type(value) is int:
@@ -68,7 +68,7 @@ def remembered_device(name: object, value: object, within: object) -> torch.devi
 
 
 def free_memory(device: torch.device) -> int | None:
-    """What can be allocated there, torch's cache included; None where the device does not say."""
+    """Bytes that can be allocated on a device, torch's cache included; None if the device does not report it."""
     if device.type == "cpu":
         return _free_host_bytes()
     free, module = driver_free_memory(device), device_module(device)
@@ -78,25 +78,25 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def driver_free_memory(device: torch.device) -> int | None:
-    """What the device has for anybody, torch's cache not included; None where it does not say."""
+    """Bytes that the driver reports as free, torch's cache not included; None if it does not report them."""
     module = device_module(device)
     return int(module.mem_get_info(device)[0]) if hasattr(module, "mem_get_info") else None
 
 
 def synchronize_device(device: torch.device) -> None:
-    """Wait until everything given to the device is done."""
+    """Wait until the device has finished all queued work."""
     if device.type != "cpu" and hasattr(device_module(device), "synchronize"):
         device_module(device).synchronize(device)
 
 
 def release_cached_memory(device: torch.device) -> None:
-    """Memory that torch's allocator keeps for later goes back to the device."""
+    """Return the memory in torch's cache to the device."""
     if hasattr(device_module(device), "empty_cache"):
         device_module(device).empty_cache()
 
 
 def device_module(device: torch.device) -> Any:
-    """What torch has for a kind of device (torch.cuda, say); None where it has nothing."""
+    """torch's module for a type of device, such as `torch.cuda`; None if it has none."""
     try:
         return torch.get_device_module(device)
     except (RuntimeError, ImportError):
@@ -119,7 +119,7 @@ def _parse(to: torch.device | str | int) -> torch.device:
 def _count(device: torch.device) -> int | None:
     module = device_module(device)
     if module is None:
-        # A device without a Python module (lazy): it exists if a tensor of no elements can be had there.
+        # A device without a Python module (lazy) exists if an empty tensor can be allocated there.
         return None if _answers(device) else 0
     return int(module.device_count()) if module.is_available() else 0
 
@@ -127,14 +127,14 @@ def _count(device: torch.device) -> int | None:
 def _answers(device: torch.device) -> bool:
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, ImportError, AssertionError):  # each kind of device says no in its own way
+    except (RuntimeError, ImportError, AssertionError):  # each type of device raises its own error
         return False
     return True
 
 
 def _current(device: torch.device) -> int:
     module = device_module(device)
-    # Asking an accelerator for its current device would wake it; before that, its first one is current.
+    # current_device() would initialize the accelerator; until then device 0 is current.
     if hasattr(module, "is_initialized") and not module.is_initialized():
         return 0
     return int(module.current_device()) if hasattr(module, "current_device") else 0

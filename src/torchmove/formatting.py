@@ -1,4 +1,4 @@
-"""Numbers, sizes and lists as text for people."""
+"""Numbers, sizes and lists as readable text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SHOWN_NAMES, _SHOWN_LETTERS = 6, 100
 
 
 def listed(names: Sequence[object], between: str = ", ") -> str:
-    """All of them where they are few, else the first of them and a number: a heading is for reading."""
+    """All names if they are few, else the first few and `and N more`."""
     shown = [_cut(str(name)) for name in names[:_SHOWN_NAMES]]
     left_out = len(names) - len(shown)
     return between.join(shown) + (f" and {left_out} more" if left_out else "")
@@ -24,7 +24,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def readable_bytes(count: int) -> str:
-    """`1.5 GiB`: three digits are enough to read."""
+    """`1.5 GiB`: three significant digits."""
     size, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:
@@ -36,7 +36,7 @@ def readable_bytes(count: int) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
-    """`1.5 ms`: three digits are enough to read."""
+    """`1.5 ms`: three significant digits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""What has this machine? Its devices, their memory, and the links between them."""
+"""The machine's devices, their memory, and the links between them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from torchmove.results import Result
 
 
 class MachineDevice(NamedTuple):
+    """One device of the machine."""
+
     device: str
     name: str
-    total_bytes: int | None  # None: the device does not say
+    total_bytes: int | None  # None: the device does not report it
     free_bytes: int | None
     link: str  # to the host
-    peers: tuple[str, ...]  # devices that it reads directly
+    peers: tuple[str, ...]  # devices whose memory it can access directly
 
     @property
     def used_bytes(self) -> int | None:
@@ -40,7 +42,7 @@ class Devices(Result):
 
 
 def devices() -> Devices:
-    """Ask every device that torch can use now."""
+    """List every device that torch can use now."""
     found = [_cpu()]
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is not None:
@@ -64,14 +66,14 @@ def _accelerator(device: torch.device, count: int) -> MachineDevice:
 
 
 def _link(device: torch.device) -> str:
-    """How the device is connected, where the kernel tells: `PCIe 32.0 GT/s x16`."""
+    """The link between device and host, if the kernel reports it: `PCIe 32.0 GT/s x16`."""
     if device.type != "cuda":
         return ""
-    properties: Any = torch.cuda.get_device_properties(device)  # torch's own list of its attributes is not complete
+    properties: Any = torch.cuda.get_device_properties(device)  # Any: torch's type stub lacks some attributes
     bus = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
-    told = Path("/sys/bus/pci/devices") / bus
+    entry = Path("/sys/bus/pci/devices") / bus
     try:
-        speed, width = ((told / f"current_link_{what}").read_text().strip() for what in ("speed", "width"))
+        speed, width = ((entry / f"current_link_{what}").read_text().strip() for what in ("speed", "width"))
     except OSError:
         return ""
     return f"PCIe {speed.removesuffix(' PCIe')} x{width}"

@@ -1,4 +1,4 @@
-"""How far a long move has come: a bar in a terminal or a notebook, nothing in a pipe or a log."""
+"""The progress bar of a long move (in a terminal or a notebook, not in a pipe or a log), and its stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AFTER_SECONDS = 1.0
 
 
 class ProgressBar:
-    """Shows itself when a move takes longer than a second: bytes, rate, time left."""
+    """Appears when a move takes longer than a second: bytes, rate, time left."""
 
     def __init__(self, total: int, words: str, *, wanted: bool, console: Console | None = None) -> None:
         self._total, self._words = total, words
@@ -38,7 +38,7 @@ class ProgressBar:
             self._progress.update(self._progress.task_ids[0], completed=self._moved)
 
     def _show(self) -> None:
-        # Most moves are over before this, and rich takes a while to load.
+        # Imported here: most moves end before this, and importing rich is slow.
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -68,7 +68,7 @@ class ProgressBar:
 
 
 class Stage(NamedTuple):
-    """In seconds of `time.perf_counter`."""
+    """One stage of a move, in seconds of `time.perf_counter`."""
 
     name: str
     began: float
@@ -80,7 +80,7 @@ class Stage(NamedTuple):
 
 
 class Stages:
-    """One follows the other: a stage ends where the next begins."""
+    """Consecutive stages: each ends where the next begins."""
 
     def __init__(self) -> None:
         self._begun: list[tuple[str, float]] = []
@@ -89,12 +89,12 @@ class Stages:
         self._begun.append((name, time.perf_counter()))
 
     def end(self) -> tuple[Stage, ...]:
-        """All of them; the last ends now."""
+        """End the last stage now and return all of them."""
         begun = [*self._begun, ("", time.perf_counter())]
         return tuple(Stage(name, at, begun[index + 1][1]) for index, (name, at) in enumerate(self._begun))
 
 
 def stages_facts(stages: Sequence[Stage]) -> list[dict[str, Any]]:
-    """Counted from the beginning of the first."""
+    """The stages as JSON data, in seconds since the first began."""
     first = stages[0].began if stages else 0.0
     return [{"name": name, "began": began - first, "ended": ended - first} for name, began, ended in stages]

@@ -1,4 +1,4 @@
-"""A fixture for pytest. In a conftest.py: `pytest_plugins = ["torchmove.pytest_plugin"]`."""
+"""The pytest fixture `assert_movable`. Enable it in conftest.py: `pytest_plugins = ["torchmove.pytest_plugin"]`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from torchmove.testing import assert_movable
 
 @pytest.fixture(name="assert_movable")
 def _assert_movable() -> Callable[..., None]:
-    """`assert_movable(step, model, optimizer, batch)`: the step would run on a device that need not be there."""
+    """`assert_movable(step, model, optimizer, batch)`: assert that the step would run on a device not present here."""
     return assert_movable

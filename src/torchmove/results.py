@@ -1,16 +1,16 @@
-"""The base of every result: Inventory, Plan, Receipt, Verdict and the others hold data, and `reporting` draws them."""
+"""The base class of every result, such as Plan and Receipt: results hold data, `reporting` renders it."""
 
 from __future__ import annotations
 
 import json
 
-PAGE_MARK = "<!doctype html>\n<!-- a page of torchmove -->\n"  # what page.html begins with, and no other file does
+PAGE_MARK = "<!doctype html>\n<!-- a page of torchmove -->\n"  # the first lines of page.html, and of no other file
 
 
 class Result:
-    """Prints in a terminal and a notebook, and turns into HTML and JSON."""
+    """Prints in a terminal and a notebook, and converts to HTML and JSON."""
 
-    # What draws it is imported when it is asked for: most moves are never printed, and rich takes a while to load.
+    # Renderers are imported on use: most moves are never printed, and importing rich is slow.
 
     def __repr__(self) -> str:
         from torchmove.reporting import report
@@ -28,13 +28,13 @@ class Result:
         return html.framed(report(self).page())
 
     def to_html(self) -> str:
-        """All of it as one page for a browser, which needs no other file and no network."""
+        """The whole result as one self-contained page for a browser."""
         from torchmove.reporting import html, report
 
         return html.render(report(self).page())
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        """All of it, not only what is printed."""
+        """The whole result, not only what is printed."""
         from torchmove.reporting import report
 
         return json.dumps(report(self).facts(), indent=indent)

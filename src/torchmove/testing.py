@@ -1,4 +1,4 @@
-"""For tests of states that torchmove moves, and of torchmove itself."""
+"""Helpers for tests: `assert_movable` rehearses a step on a simulated device, `refresh` moves a state in place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def assert_movable(
     strict_devices: bool = False,
     confirm_errors: bool = False,
 ) -> None:
-    """Assert that a step would run on a device that need not be there.
+    """Assert that a step would run on a device, which need not be present.
 
     Args:
         step: as for `tm.rehearse`.
@@ -37,7 +37,7 @@ def assert_movable(
         confirm_errors: as for `tm.rehearse`.
 
     Raises:
-        AssertionError: it would not, or the rehearsal did not reach the end of the step. It says what was found.
+        AssertionError: the step would fail there, or the rehearsal did not reach its end. The message is the rehearsal.
 
     Examples:
         >>> import torch
@@ -54,9 +54,9 @@ def assert_movable(
 
 
 def refresh(*objects: Any) -> Receipt:
-    """Give a state new storages on the device where it is, by the very chain that moves it elsewhere.
+    """Give a state new storages on its own device, by the same steps that move it elsewhere.
 
-    On a machine without an accelerator this is how to see that a state survives a move to one.
+    Use it to test, on a machine without an accelerator, that a state survives a move.
 
     Args:
         *objects: as for `tm.move`.

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.append(str(Path(__file__).parents[1]))
 
 import torchmove as tm
-from torchmove.moving import agreement as _council
+from torchmove.moving import agreement as _agreement
 from torchmove.moving import apply as _apply
 from torchmove.testing import refresh
 
@@ -415,7 +415,7 @@ def a_rank_that_dies() -> None:
     one, _, before = in_mid_training()
     tm.move(*one, to="cpu")
     if on_the_last_rank():
-        _council.Council._vote = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        _agreement.Agreement._vote = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     with fails("did not answer"):
         tm.move(*one, to="twin:0")

@@ -1,13 +1,13 @@
-"""Checkpoint files: what is in them, and writing them anew so that they load without the device they were saved from.
+"""Checkpoint files: list their contents, and rewrite them so that they load without the device they were saved from.
 
-    contents = inspect("model.pt")                                 # no tensor's data is read, nothing is run
-    done = relocate("model.pt", to="cpu", out="model-cpu.pt")      # the original stays as it is
+    contents = inspect("model.pt")                                 # reads no tensor data, runs no code
+    done = relocate("model.pt", to="cpu", out="model-cpu.pt")      # leaves the original unchanged
 
-Both take files of torch.save; `inspect` also .safetensors files; and both sharded folders, or their index. Whatever is
-not a sound checkpoint is refused with CheckpointRefused, in a line.
+Both take files of torch.save and sharded folders or their index; `inspect` also takes .safetensors files. An invalid
+checkpoint raises CheckpointRefused.
 """
 
-from torchmove.checkpoints.contents import Contents, Entry, Kept, Mention, OptimizerState
+from torchmove.checkpoints.contents import Contents, DeviceMention, OptimizerState, SavedStorage, SavedTensor
 from torchmove.checkpoints.inspecting import inspect
 from torchmove.checkpoints.relocating import Relocated, relocate
 from torchmove.errors import CheckpointRefused
@@ -15,11 +15,11 @@ from torchmove.errors import CheckpointRefused
 __all__ = [
     "CheckpointRefused",
     "Contents",
-    "Entry",
-    "Kept",
-    "Mention",
+    "DeviceMention",
     "OptimizerState",
     "Relocated",
+    "SavedStorage",
+    "SavedTensor",
     "inspect",
     "relocate",
 ]

@@ -1,7 +1,7 @@
-"""The zip that torch.save writes, read strictly: what is here is all that torch's own reader can see in the file.
+"""The zip archive that torch.save writes, read strictly: torch's own reader cannot see anything else in the file.
 
-Records are stored as they are, in one folder, one after the other. Anything else - compressed, encrypted, overlapping,
-named twice, a name that leads elsewhere - is not of torch.save's making and is refused.
+Records are stored uncompressed, in one folder, one after the other. Anything else (compressed, encrypted, overlapping,
+duplicate names, names outside of the folder) was not written by torch.save and is refused.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ END64 = Struct("<4sQ2H2I4Q")
 LOCATOR = Struct("<4sIQI")
 LOCAL_MARK, CENTRAL_MARK, END_MARK = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 END64_MARK, LOCATOR_MARK, DESCRIPTOR_MARK = b"PK\x06\x06", b"PK\x06\x07", b"PK\x07\x08"
-FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF  # stands for: see the 64-bit field
-WIDE = 1  # the extra field that has them
+FULL16, FULL32 = 0xFFFF, 0xFFFFFFFF  # the value is in the 64-bit field
+WIDE = 1  # the extra field with the 64-bit values
 DESCRIBED, UTF8 = 0x8, 0x800  # flags: sizes follow the data; names are UTF-8
 _MOST_DIRECTORY_BYTES = 64 << 20
 _NAME = re.compile(r"[^/\\\0]+(/[^/\\\0]+)+")
 
 
 class Record(NamedTuple):
-    """A record of the archive; its name is without the folder. `checksum` 0: torch was told not to compute any."""
+    """A record of the archive; its name is without the folder. `checksum` 0: torch computed none."""
 
     name: str
     offset: int
@@ -38,7 +38,7 @@ class Record(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """What the directory says of a record."""
+    """The directory's entry for a record."""
 
     name: str
     header: int
@@ -63,30 +63,30 @@ class Archive:
         for entry in entries:
             self.budget.spend(64)
             name = entry.name.removeprefix(f"{self.folder}/")
-            # torch looks names up without regard to case.
+            # torch ignores case when it looks up names.
             if name == entry.name or entry.name.lower() in taken:
-                raise Unfit("R065", f"its record {entry.name!r} is outside of the others' folder, or there twice")
+                raise Unfit("R065", f"record {entry.name!r} is outside of the archive's folder, or a duplicate")
             offset = _data_offset(self.source, entry)
             if entry.header < reached or offset + entry.nbytes > end:
-                raise Unfit("R065", f"its record {entry.name!r} overlaps another one")
+                raise Unfit("R065", f"record {entry.name!r} overlaps another one")
             reached = offset + entry.nbytes
             taken.add(entry.name.lower())
             self.records[name] = Record(name, offset, entry.nbytes, entry.checksum)
 
     def read(self, name: str, most: int) -> bytes:
-        """A small record, checked."""
+        """The content of a small record, verified by its checksum."""
         record = self.records.get(name)
         if record is None:
-            raise Unfit("R062", f"a zip without {name}, so not one of torch.save")
+            raise Unfit("R062", f"a zip without {name}, so not written by torch.save")
         if record.nbytes > most:
-            raise Unfit("R067", f"its {name} has {record.nbytes} bytes, and {most} are the most that is read")
+            raise Unfit("R067", f"{name} has {record.nbytes} bytes; the limit is {most}")
         content = self.source.read(record.offset, record.nbytes)
         check(record, self.source.checksum(record.offset, record.nbytes))
         return content
 
 
 def names(source: Source) -> list[str]:
-    """The names in the directory, as they are: by them one sees what kind of zip it is. Archive reads it strictly."""
+    """The names in the directory, unchecked: they tell what kind of zip it is."""
     start, nbytes, count = _directory(source)
     directory, at, found = source.read(start, nbytes), 0, []
     for _ in range(count):
@@ -101,27 +101,27 @@ def names(source: Source) -> list[str]:
 
 def check(record: Record, checksum: int) -> None:
     if record.checksum not in (0, checksum):
-        raise Unfit("R065", f"the checksum of its record {record.name!r} is wrong")
+        raise Unfit("R065", f"the checksum of record {record.name!r} is wrong")
 
 
 def _directory(source: Source) -> tuple[int, int, int]:
-    """Where the directory is, its size, and how many entries it has."""
+    """The directory's offset, size, and number of entries."""
     if source.nbytes < END.size:
-        raise Unfit("R065", "it is too short for a zip: the end is missing")
+        raise Unfit("R065", "the file is truncated: too short for a zip")
     at = source.nbytes - END.size
     mark, *_, count, nbytes, start, comment = END.unpack(source.read(at, END.size))
     if mark != END_MARK or comment:
-        raise Unfit("R065", "it does not end as a zip of torch.save does: the end is missing, or something follows it")
+        raise Unfit("R065", "the file is truncated, or something follows the zip's end")
     locator = source.read(at - LOCATOR.size, LOCATOR.size) if at >= LOCATOR.size else b""
     if locator.startswith(LOCATOR_MARK):
         at -= LOCATOR.size + END64.size
         mark, _, _, _, _, _, _, count, nbytes, start = END64.unpack(source.read(max(at, 0), END64.size))
         if mark != END64_MARK or LOCATOR.unpack(locator)[2] != at:
-            raise Unfit("R065", "the two ends of the zip do not agree")
+            raise Unfit("R065", "the zip's two end records differ")
     if start + nbytes != at:
-        raise Unfit("R065", "the zip's directory is not where its end says")
+        raise Unfit("R065", "the zip's directory is not where its end record says")
     if nbytes > _MOST_DIRECTORY_BYTES:
-        raise Unfit("R067", f"the zip's directory has {nbytes} bytes")
+        raise Unfit("R067", f"the zip's directory has {nbytes} bytes; the limit is {_MOST_DIRECTORY_BYTES}")
     return start, nbytes, count
 
 
@@ -129,18 +129,18 @@ def _entries(directory: bytes, count: int) -> Iterator[_Entry]:
     at = 0
     for _ in range(count):
         if at + CENTRAL.size > len(directory):
-            raise Unfit("R065", "the zip's directory is shorter than it says")
+            raise Unfit("R065", "the zip's directory is truncated")
         (mark, _, _, flags, method, _, _, checksum, packed, nbytes, named, extra, comment, *_, header) = (
             CENTRAL.unpack_from(directory, at)
         )
         at += CENTRAL.size
         name = _name(directory[at : at + named])
         if mark != CENTRAL_MARK or comment:
-            raise Unfit("R065", "the zip's directory does not read as one")
+            raise Unfit("R065", "the zip's directory is invalid")
         nbytes, packed, header = _widened(directory[at + named : at + named + extra], nbytes, packed, header)
         _stored(name, flags, method)
         if packed != nbytes:
-            raise Unfit("R065", f"its record {name!r} has two sizes")
+            raise Unfit("R065", f"record {name!r} has two sizes")
         yield _Entry(name, header, nbytes, checksum)
         at += named + extra
     if at != len(directory):
@@ -150,7 +150,7 @@ def _entries(directory: bytes, count: int) -> Iterator[_Entry]:
 def _stored(name: str, flags: int, method: int) -> None:
     if method or flags & ~(DESCRIBED | UTF8):
         how = "encrypted" if flags & 1 else "compressed" if method else "not stored"
-        raise Unfit("R065", f"its record {name!r} is {how}; torch.save stores records as they are")
+        raise Unfit("R065", f"record {name!r} is {how}; torch.save stores records uncompressed")
 
 
 def _name(raw: bytes) -> str:
@@ -159,12 +159,12 @@ def _name(raw: bytes) -> str:
     except UnicodeDecodeError:
         name = ""
     if not _NAME.fullmatch(name) or {".", ".."} & set(name.split("/")):
-        raise Unfit("R065", f"a record is named {raw[:80]!r}, which leads out of its folder or nowhere")
+        raise Unfit("R065", f"a record is named {raw[:80]!r}, which is outside of the archive's folder or invalid")
     return name
 
 
 def _widened(extra: bytes, nbytes: int, packed: int, header: int) -> tuple[int, int, int]:
-    """The sizes and the place, from the 64-bit fields where the short ones are full."""
+    """The sizes and the offset, from the 64-bit field where the 32-bit value is FULL32."""
     values = [nbytes, packed, header]
     wanted = [index for index, value in enumerate(values) if value == FULL32]
     fields = _fields(extra).get(WIDE, b"") if wanted else b""
@@ -186,19 +186,19 @@ def _fields(extra: bytes) -> dict[int, bytes]:
 
 
 def _data_offset(source: Source, entry: _Entry) -> int:
-    """Where the data begins: after the record's own header, which must tell the same story."""
+    """Where the data begins: after the record's own header, which must agree with the directory."""
     header = source.read(entry.header, LOCAL.size)
     mark, _, flags, method, _, _, _, packed, nbytes, named, extra = LOCAL.unpack(header)
     if mark != LOCAL_MARK or source.read(entry.header + LOCAL.size, named) != entry.name.encode():
-        raise Unfit("R065", f"its record {entry.name!r} is not where the directory says")
+        raise Unfit("R065", f"record {entry.name!r} is not where the directory says")
     _stored(entry.name, flags, method)
     for size in (packed, nbytes):
         if size not in (entry.nbytes, FULL32) and not (flags & DESCRIBED and size == 0):
-            raise Unfit("R065", f"its record {entry.name!r} has two sizes")
+            raise Unfit("R065", f"record {entry.name!r} has two sizes")
     return entry.header + LOCAL.size + int(named) + int(extra)
 
 
-_MADE_BY = (0x31E, 45)  # the versions that torch's writer names in the end
+_MADE_BY = (0x31E, 45)  # the versions that torch's writer puts into the end record
 
 
 class Packer:
@@ -210,7 +210,7 @@ class Packer:
         self._directory: list[bytes] = []
 
     def write(self, name: str, nbytes: int, pieces: Iterable[bytes]) -> int:
-        """Writes a record and returns its checksum."""
+        """Write a record and return its checksum."""
         raw = f"{self._folder}/{name}".encode()
         begin, flags = self._at, UTF8 | (DESCRIBED if nbytes else 0)
         self._put(self._header(raw, nbytes, flags))
@@ -238,7 +238,7 @@ class Packer:
         self._at += len(content)
 
     def _header(self, raw: bytes, nbytes: int, flags: int) -> bytes:
-        # The second size is written later, with the descriptor.
+        # The second size is in the descriptor, which follows the data.
         wide = _wide((nbytes, 0) if nbytes >= FULL32 else (), self._at)
         filling = -(self._at + LOCAL.size + len(raw) + len(wide) + 4) % self._alignment
         extra = wide + pack("<2sH", b"FB", filling) + b"Z" * filling

@@ -1,4 +1,4 @@
-"""The Contents: what is in a checkpoint?"""
+"""The Contents of a checkpoint: its tensors, storages, optimizer states and device names."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torchmove.formatting import counted, readable_bytes
 from torchmove.results import Result
 from torchmove.surveying.paths import Path
 
-_SHOWN = 10  # of what there is mostly one
-NO_DEVICE = "any device"  # a safetensors file does not say where its tensors were
+_SHOWN = 10  # kinds of optimizer state
+NO_DEVICE = "any device"  # a safetensors file does not record devices
 
 
-class Entry(NamedTuple):
-    """A tensor of a checkpoint. `storage` is the index of the storage that it looks at; a meta tensor has none."""
+class SavedTensor(NamedTuple):
+    """A tensor of a checkpoint. `storage` is the index of its storage; None for a meta tensor."""
 
     path: Path
     dtype: str
@@ -30,8 +30,8 @@ class Entry(NamedTuple):
     storage: int | None
 
 
-class Kept(NamedTuple):
-    """A storage in a checkpoint: where it was saved from, how many bytes it has, and how many its tensors show."""
+class SavedStorage(NamedTuple):
+    """A storage in a checkpoint: the device it was saved from, its bytes, and how many of them its tensors use."""
 
     file: str
     key: str
@@ -58,8 +58,8 @@ class OptimizerState(NamedTuple):
         return f"optimizer {shown(self.path)}: {counted(self.parameters, 'parameter')}; state: {kinds or 'none yet'}"
 
 
-class Mention(NamedTuple):
-    """A device that is named in a checkpoint without holding anything there."""
+class DeviceMention(NamedTuple):
+    """A device that a checkpoint names outside of its storages."""
 
     path: Path
     device: str
@@ -67,17 +67,17 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Contents(Result):
-    """Every tensor of a checkpoint: its path, dtype, shape, bytes, the device it was saved from, and who shares."""
+    """Every tensor of a checkpoint: path, dtype, shape, bytes, the device it was saved from, and shared storages."""
 
     name: str
     kind: str
     files: tuple[str, ...]
-    entries: tuple[Entry, ...]
-    storages: tuple[Kept, ...]
+    entries: tuple[SavedTensor, ...]
+    storages: tuple[SavedStorage, ...]
     optimizers: tuple[OptimizerState, ...]
-    mentions: tuple[Mention, ...]
-    unused_bytes: int = 0  # of storages that belong to no tensor
-    unlisted: int = 0  # names of tensors beyond the first thousand of each, which `entries` has
+    mentions: tuple[DeviceMention, ...]
+    unused_bytes: int = 0  # of storages without a tensor
+    unlisted: int = 0  # further paths of tensors; `entries` has the first thousand of each
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +85,7 @@ class Contents(Result):
 
     @property
     def beyond_bytes(self) -> int:
-        """What the storages hold beyond what the tensors show."""
+        """Bytes of the storages that no tensor uses."""
         return self.unused_bytes + sum(kept.nbytes - kept.shown_bytes for kept in self.storages)
 
     def devices(self) -> dict[str, int]:
@@ -95,11 +95,11 @@ class Contents(Result):
             totals[kept.device] += kept.nbytes
         return dict(totals)
 
-    def device_of(self, entry: Entry) -> str:
+    def device_of(self, entry: SavedTensor) -> str:
         return "meta" if entry.storage is None else self.storages[entry.storage].device
 
-    def sharing(self, entry: Entry) -> Iterator[Path]:
-        """The paths of the other tensors that look at the same storage."""
+    def sharing(self, entry: SavedTensor) -> Iterator[Path]:
+        """The paths of the other tensors on the same storage."""
         others = self.by_storage[entry.storage] if entry.storage is not None else []
         return (self.entries[index].path for index in others if self.entries[index] is not entry)
 
@@ -113,5 +113,5 @@ class Contents(Result):
 
 
 def shown(path: Path) -> str:
-    """A path as it prints; what is not in anything is the whole of the checkpoint."""
+    """A path as text; the empty path is the checkpoint itself."""
     return str(path) or "the checkpoint itself"

@@ -1,4 +1,4 @@
-"""From what a pickle says to the tensors in it: every one by its path, each holder entered once."""
+"""`inspect`: list the tensors of a checkpoint by path, without loading it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchmove.checkpoints import safetensors, shards
-from torchmove.checkpoints.contents import Contents, Entry, Kept, Mention, OptimizerState
+from torchmove.checkpoints.contents import Contents, DeviceMention, OptimizerState, SavedStorage, SavedTensor
 from torchmove.checkpoints.kinds import SAFETENSORS, TORCH, kind_of
 from torchmove.checkpoints.reading import Reading
 from torchmove.checkpoints.source import Budget, Source, Unfit, in_a_line, naming
@@ -18,11 +18,11 @@ from torchmove.checkpoints.torchfiles import TorchFile
 from torchmove.checkpoints.values import (
     LONGEST_PLACE,
     PLAIN,
-    Device,
-    Part,
-    Stored,
-    Tensor,
-    Window,
+    PersistentStorage,
+    PickledChild,
+    PickledDevice,
+    PickledTensor,
+    PickledView,
     dtype_name,
     inside,
     nbytes,
@@ -32,23 +32,25 @@ from torchmove.devices import remembered_device
 from torchmove.internals.collector import without_collector
 from torchmove.surveying.paths import KEY, KEYED, Path, root_path
 
-# No pickler of Python's goes deeper by itself, and nobody reads longer paths.
+# Python's own pickler cannot nest deeper by default, and longer paths are not readable.
 _DEEPEST = 1_000
 _LONGEST = 4_096
 
 
-# A tensor may have many names, and a file of a MB can give one half a million: more than these are counted alone.
+# A file of 1 MB can give one tensor half a million paths: further ones are only counted.
 _MOST_NAMES = 1_000
-_LISTED = (Tensor, Stored, Device)
+_LISTED = (PickledTensor, PersistentStorage, PickledDevice)
 
 
 @dataclass
 class Found:
-    entries: list[Entry] = field(default_factory=list)
-    storages: list[Kept] = field(default_factory=list)
+    """The contents of one file, or of several."""
+
+    entries: list[SavedTensor] = field(default_factory=list)
+    storages: list[SavedStorage] = field(default_factory=list)
     optimizers: list[OptimizerState] = field(default_factory=list)
-    mentions: list[Mention] = field(default_factory=list)
-    unlisted: int = 0  # names of tensors, beyond the first thousand of each
+    mentions: list[DeviceMention] = field(default_factory=list)
+    unlisted: int = 0  # paths of tensors, beyond the first thousand of each
 
     def extend(self, more: Found) -> None:
         self.entries.extend(more.entries)
@@ -59,43 +61,43 @@ class Found:
 
 
 def walk(reading: Reading, file: str, begin: int = 0) -> Found:
-    """All that there is in one file. Its storages are counted from `begin` on."""
+    """The contents of one file. Its storages are numbered from `begin`."""
     numbers = {key: begin + index for index, key in enumerate(reading.storages)}
     walked, found = _Walk(reading), Found()
-    windows: defaultdict[str, list[Window]] = defaultdict(list)
+    views: defaultdict[str, list[PickledView]] = defaultdict(list)
     states: set[int] = set()
     for path, value in walked.values():
-        window = _window(value)
-        if window is not None:
-            stored = value if isinstance(value, Stored) else value.storage
-            found.entries.append(_entry(path, window, numbers[stored.key] if stored else None))
-            windows[stored.key if stored else ""].append(window)
+        view = _view_of(value)
+        if view is not None:
+            stored = value if isinstance(value, PersistentStorage) else value.storage
+            found.entries.append(_entry(path, view, numbers[stored.key] if stored else None))
+            views[stored.key if stored else ""].append(view)
         if isinstance(value, dict) and _is_optimizer(value, states, reading.budget):
             found.optimizers.append(_optimizer(path, value, reading.budget))
         if (device := _device(path, value)) is not None:
             reading.budget.spend(16)
-            found.mentions.append(Mention(path, device))
+            found.mentions.append(DeviceMention(path, device))
     for stored in reading.storages.values():
-        shown = shown_bytes(windows[stored.key])
-        found.storages.append(Kept(file, stored.key, stored.device, stored.nbytes, shown))
+        shown = shown_bytes(views[stored.key])
+        found.storages.append(SavedStorage(file, stored.key, stored.device, stored.nbytes, shown))
     found.unlisted = walked.unlisted
     return found
 
 
 class _Walk:
-    """Goes through what a pickle says. Holders are entered once, and a tensor is met by each of its paths."""
+    """Traverses the contents of a pickle. Containers are entered once; a tensor is listed by each of its paths."""
 
     def __init__(self, reading: Reading) -> None:
         self.unlisted = 0
         self._value, self._budget = reading.value, reading.budget
-        self._names: dict[int, int] = {}  # how many of each value have been met, by its id
+        self._names: dict[int, int] = {}  # how often each value has been visited, by its id
 
     def values(self) -> Iterator[tuple[Path, Any]]:
-        """Every value but numbers and long texts with its path, in order."""
+        """Every value with its path, in order, except numbers and long texts."""
         path = root_path("")
         yield path, self._value
         self._names[id(self._value)] = 1
-        entered = [(path, 0, inside(self._value))]  # not lists of what is inside: one holder may have millions
+        entered = [(path, 0, inside(self._value))]  # iterators, since one container may have millions of items
         while entered:
             path, length, parts = entered[-1]
             part = next(parts, None)
@@ -108,7 +110,7 @@ class _Walk:
             elif not isinstance(part.value, PLAIN) and (names := self._named(part.value)):
                 length += self._long(part)
                 if len(entered) > _DEEPEST or length > _LONGEST:
-                    raise Unfit("R067", f"it is nested {len(entered)} deep, with a path of {length} characters")
+                    raise Unfit("R067", f"it is nested {len(entered)} levels deep, with a path of {length} characters")
                 step = _step(path, part)
                 if isinstance(part.value, _LISTED):
                     self._budget.spend(32 + 2 * _dimensions(part.value) + (length >> 2))
@@ -117,20 +119,21 @@ class _Walk:
                     entered.append((step, length, inside(part.value)))
 
     def _named(self, value: Any) -> int:
-        """Which of its names this is; 0 if it is not met by this one: a tensor by the first thousand, others by one."""
+        """The number of this path among the value's paths; 0 if it is skipped: tensors are listed by the first thousand
+        paths, other values by the first."""
         names = self._names.get(id(value), 0)
         if names < (_MOST_NAMES if isinstance(value, _LISTED) else 1):
             self._names[id(value)] = names + 1
             return names + 1
-        self.unlisted += isinstance(value, (Tensor, Stored))
+        self.unlisted += isinstance(value, (PickledTensor, PersistentStorage))
         return 0
 
-    def _long(self, part: Part) -> int:
-        """How many letters a step adds to the path."""
+    def _long(self, part: PickledChild) -> int:
+        """How many characters a step adds to the path."""
         if isinstance(part.what, str):
             return 2 + len(part.what)
         if part.how in (KEY, KEYED):
-            self._budget.spend(1 + (part.what >> 6))  # it is found there by going through all that are before it
+            self._budget.spend(1 + (part.what >> 6))  # resolving it iterates over all items before it
         if isinstance(part.what, int):
             return 8 + (part.what.bit_length() >> 2)
         if isinstance(part.what, (tuple, bytes)):
@@ -141,27 +144,27 @@ class _Walk:
 
 
 def _dimensions(value: Any) -> int:
-    return len(value.window.size) if isinstance(value, Tensor) and value.window else 1
+    return len(value.view.size) if isinstance(value, PickledTensor) and value.view else 1
 
 
-def _step(path: Path, part: Part) -> Path:
+def _step(path: Path, part: PickledChild) -> Path:
     if part.how is KEYED:
         return Path(path, KEYED, Path(path, KEY, part.what))
     return Path(path, part.how, part.what)
 
 
-def _window(value: Any) -> Window | None:
-    if isinstance(value, Stored):
-        return Window(value.dtype, 0, (value.nbytes // value.dtype.itemsize,), (1,))
-    return value.window if isinstance(value, Tensor) else None
+def _view_of(value: Any) -> PickledView | None:
+    if isinstance(value, PersistentStorage):
+        return PickledView(value.dtype, 0, (value.nbytes // value.dtype.itemsize,), (1,))
+    return value.view if isinstance(value, PickledTensor) else None
 
 
-def _entry(path: Path, window: Window, storage: int | None) -> Entry:
-    return Entry(path, dtype_name(window.dtype), window.size, window.stride, window.offset, nbytes(window), storage)
+def _entry(path: Path, view: PickledView, storage: int | None) -> SavedTensor:
+    return SavedTensor(path, dtype_name(view.dtype), view.size, view.stride, view.offset, nbytes(view), storage)
 
 
 def _device(path: Path, value: Any) -> str | None:
-    if isinstance(value, Device):
+    if isinstance(value, PickledDevice):
         return value.text
     within = None if path.before is None else path.before.what
     named = remembered_device(path.what, str(value), within) if isinstance(value, str) else None
@@ -169,7 +172,7 @@ def _device(path: Path, value: Any) -> str | None:
 
 
 def _is_optimizer(value: dict[Any, Any], states: set[int], budget: Budget) -> bool:
-    """The state_dict of one, with a state that none before it has: `states` has those, by id."""
+    """Whether it is an optimizer's state_dict whose state is not in `states`, the ids of those found before."""
     state, groups = value.get("state"), value.get("param_groups")
     if not isinstance(state, dict) or not isinstance(groups, list) or id(state) in states:
         return False
@@ -185,33 +188,33 @@ def _optimizer(path: Path, value: Mapping[str, Any], budget: Budget) -> Optimize
     kinds: Counter[str] = Counter()
     states = [state for state in value["state"].values() if isinstance(state, dict)]
     for state in _once(states):
-        budget.spend(4 * len(state))  # two optimizers can share it
+        budget.spend(4 * len(state))  # several optimizers can share it
         kinds.update(dict.fromkeys(map(str, state), 0))
         for tensor, kind in _once_each(state, budget):
-            kinds[kind] += nbytes(tensor.window) if tensor.window else 0
+            kinds[kind] += nbytes(tensor.view) if tensor.view else 0
     return OptimizerState(path, parameters, dict(kinds))
 
 
-def _once_each(state: Mapping[Any, Any], budget: Budget) -> Iterator[tuple[Tensor, str]]:
-    """The tensors of one parameter's state, those in lists too, each with its kind."""
+def _once_each(state: Mapping[Any, Any], budget: Budget) -> Iterator[tuple[PickledTensor, str]]:
+    """The tensors of one parameter's state, including those in lists, each with its key."""
     kinds = {id(each): str(kind) for kind, each in state.items()}
     for each in _once(state.values()):
         tensors = each if isinstance(each, (list, tuple)) else (each,)
         budget.spend(len(tensors))
-        yield from ((tensor, kinds[id(each)]) for tensor in tensors if isinstance(tensor, Tensor))
+        yield from ((tensor, kinds[id(each)]) for tensor in tensors if isinstance(tensor, PickledTensor))
 
 
 def _once(values: Iterable[Any]) -> Iterable[Any]:
-    # A pickle can name one and the same thing a million times.
+    # A pickle can refer to one object a million times.
     return {id(value): value for value in values}.values()
 
 
 @without_collector
 def inspect(path: str | os.PathLike[str]) -> Contents:
-    """What is in a checkpoint: a file of torch.save, a .safetensors file, or a sharded folder or its index.
+    """List the contents of a checkpoint: a file of torch.save, a .safetensors file, or a sharded folder or its index.
 
-    Reads what describes the tensors, never the tensors, and runs nothing that is in the file. Raises CheckpointRefused
-    for whatever is not a sound checkpoint of torch's weights-only kind.
+    Reads the metadata of the tensors, not their data, and runs no code from the file. Raises CheckpointRefused unless
+    it is a valid checkpoint that torch loads weights-only.
     """
     with naming(path):
         file = shards.chosen(pathlib.Path(path))
@@ -231,7 +234,7 @@ def _contents(path: pathlib.Path, kind: str, files: tuple[str, ...], found: Foun
 
 
 def _sharded(folder: pathlib.Path, index: shards.Shards) -> Contents:
-    whole, budget = Found(), Budget()  # one for all of them: many names may lead to one file
+    whole, budget = Found(), Budget()  # one for all files, since many index entries may name one file
     kinds, unused_bytes = set(), 0
     for file, names in index.files.items():
         path = index.path(file)
@@ -252,9 +255,11 @@ def _sharded(folder: pathlib.Path, index: shards.Shards) -> Contents:
 
 
 def tensors_in(opened: TorchFile) -> set[str]:
-    """The names under which a shard has its tensors."""
+    """The names of a shard's tensors."""
     value = opened.reading.value
-    return {name for name, each in value.items() if isinstance(each, Tensor)} if isinstance(value, dict) else set()
+    return (
+        {name for name, each in value.items() if isinstance(each, PickledTensor)} if isinstance(value, dict) else set()
+    )
 
 
 def expect(names: list[str], there: set[str], file: str) -> None:

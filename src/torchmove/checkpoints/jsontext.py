@@ -1,4 +1,4 @@
-"""JSON read one member at a time. What nobody asks for is read past, and not kept; no object has a key twice."""
+"""A JSON reader that reads one member at a time: skipped values are not kept, and duplicate keys are refused."""
 
 from __future__ import annotations
 
@@ -17,31 +17,29 @@ _CLOSING = {"[": "]", "{": "}"}
 
 
 class JsonText:
-    """A text, and how far it has been read. `what` is the name of it in a refusal."""
+    """A JSON text and the position in it. `what` names it in a refusal."""
 
     def __init__(self, raw: bytes, what: str, budget: Budget) -> None:
         self._what, self._budget, self._at = what, budget, 0
-        with self._sound():
+        with self._checked():
             self._text = raw.decode("utf-8")
 
     @contextmanager
-    def _sound(self) -> Iterator[None]:
+    def _checked(self) -> Iterator[None]:
         try:
             yield
         except (ValueError, RecursionError) as error:
-            raise Unfit(
-                "R065", f"{self._what} is not the JSON that it should be: {in_a_line(str(error), 80)}"
-            ) from None
+            raise Unfit("R065", f"{self._what} is not valid JSON: {in_a_line(str(error), 80)}") from None
 
     def members(self) -> Iterator[str]:
-        """Each key of the object that is next. Whoever gets one reads its value, or skips it, before the next one."""
+        """Each key of the next object. The caller must read or skip its value before the next key."""
         keys: set[str] = set()
         self._take("{")
         more = self.next() != "}"
         while more:
             key = self.string()
             if key in keys:
-                self._unsound("a key is there twice")
+                self._invalid("duplicate key")
             keys.add(key)
             self._take(":")
             yield key
@@ -51,30 +49,30 @@ class JsonText:
         self._take("}")
 
     def next(self) -> str:
-        """The first letter of what is next; nothing at the end."""
+        """The first character of the next value; empty at the end."""
         blank = _BLANK.match(self._text, self._at)
         self._at = blank.end() if blank else self._at
         return self._text[self._at : self._at + 1]
 
     def string(self) -> str:
         self._take('"')
-        with self._sound():
+        with self._checked():
             found, end = json.decoder.scanstring(self._text, self._at)  # type: ignore[attr-defined]
         self._budget.spend(8 + ((end - self._at) >> 4))
         self._at = end
         return str(found)
 
     def flat(self, most: int) -> Any:
-        """An object without objects in it, nor a "}" in its texts, of so many letters at most; None if it is not."""
+        """An object without nested objects and without "}" in its strings, of at most `most` characters; else None."""
         end = self._text.find("}", self._at, self._at + most) + 1 if self.next() == "{" else 0
         if not end:
             return None
         begin, self._at = self._at, end
-        with self._sound():
+        with self._checked():
             return _DECODER.decode(self._text[begin:end])
 
     def skip(self) -> str:
-        """Past whatever is next, and the beginning of that."""
+        """Skip the next value; returns its first characters."""
         first, begin, open_ones = self.next(), self._at, []
         if first in _CLOSING:
             self._at += 1
@@ -83,14 +81,14 @@ class JsonText:
             self.string()
         else:
             scalar = _SCALAR.match(self._text, self._at)
-            self._at = scalar.end() if scalar else self._unsound("a value is missing")
+            self._at = scalar.end() if scalar else self._invalid("a value is missing")
         while open_ones:
             self._skip_one(open_ones)
         return self._text[begin : begin + 100]
 
     def _skip_one(self, open_ones: list[str]) -> None:
         found = _INNER.search(self._text, self._at)
-        letter = found[0] if found else self._unsound("its end is missing")
+        letter = found[0] if found else self._invalid("it is truncated")
         self._at = found.start() if found else self._at
         if letter == '"':
             self.string()
@@ -100,26 +98,26 @@ class JsonText:
         if letter in _CLOSING:
             open_ones.append(_CLOSING[letter])
         elif open_ones.pop() != letter:
-            self._unsound("its brackets do not fit together")
+            self._invalid("unbalanced brackets")
 
     def end(self) -> None:
         if self.next():
-            self._unsound("something follows it")
+            self._invalid("something follows it")
 
     def _take(self, letter: str) -> None:
         if self.next() != letter:
-            self._unsound(f"{letter!r} is missing at {self._at}")
+            self._invalid(f"{letter!r} is missing at {self._at}")
         self._at += 1
 
-    def _unsound(self, why: str) -> Any:
-        with self._sound():
+    def _invalid(self, why: str) -> Any:
+        with self._checked():
             raise ValueError(why)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("duplicate key")
     return found
 
 

@@ -1,8 +1,8 @@
-"""Keys of dicts and members of sets, from a file that may have chosen them so that all of them collide.
+"""What the REDUCE opcode of a pickle makes: stand-ins for tensors and containers, and protection of dict keys.
 
-Python salts the hashes of texts and bytes, and of nothing else. Numbers and tuples can be chosen so that each new key
-is compared with all before it, and a dict of 100 000 takes hours. A key alone does not show that. So the steps of
-Python's own hash table are taken once more, with a mark for each place that is taken, and each step is paid for.
+A malicious file can choose dict keys and set members whose hashes all collide. Python salts the hashes of strings and
+bytes only; numbers and tuples can be chosen so that each new key is compared with all before it, and a dict of 100 000
+keys takes hours. So `_Table` repeats the probing of Python's hash table, and each probe is charged to the Budget.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch
 from torchmove.checkpoints.source import Budget, Unfit
 from torchmove.checkpoints.values import (
     LONGEST_PLACE,
-    Device,
     Dict,
-    Members,
-    Name,
-    Part,
-    Stored,
-    Tensor,
-    Thing,
-    Window,
+    Global,
+    PersistentStorage,
+    PickledChild,
+    PickledDevice,
+    PickledTensor,
+    PickledView,
+    Reduced,
+    SetItems,
     attributes,
     checked,
     count,
@@ -33,16 +33,16 @@ from torchmove.surveying.paths import ATTRIBUTE, CALL
 _MOST_IN_A_KEY = 1000
 _DEEPEST_KEY = 20
 _SALTED = (str, bytes)
-_BESIDE = 9  # so many places after the first one a set tries before it leaps
+_BESIDE = 9  # a set probes this many adjacent places (LINEAR_PROBES in CPython)
 _SMALLEST = 8
 
 
 class Keys:
-    """Puts keys into dicts, and pays for what that takes."""
+    """Inserts keys into dicts, and charges the Budget for it."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._tables: dict[int, tuple[dict[Any, Any], _Table]] = {}  # of dicts with keys that may collide, by id
+        self._tables: dict[int, tuple[dict[Any, Any], _Table]] = {}  # of dicts whose keys may collide, by id
 
     def put(self, target: dict[Any, Any], key: Any, value: Any) -> None:
         key, weight = self._hashable(key)
@@ -56,7 +56,7 @@ class Keys:
             self.put(target, key, value)
 
     def check_members(self, members: Collection[Any]) -> None:
-        """Of a set, which is a list here, and becomes a set where torch loads it."""
+        """Charge for the members of a set, which is a list here, and a set when torch loads it."""
         table = _Table(self._budget, _BESIDE)
         for member in members:
             key, weight = self._hashable(member)
@@ -64,14 +64,14 @@ class Keys:
                 table.place(hash(key), weight)
 
     def remember(self, memo: dict[int, Any], index: int, value: Any) -> None:
-        """The memo of a pickle is a dict as well."""
-        if index == len(memo) and not self._tables:  # nearly always
+        """Store in the memo of a pickle, which is a dict too."""
+        if index == len(memo) and not self._tables:  # the usual case
             memo[index] = value
         else:
             self.put(memo, index, value)
 
     def _hashable(self, key: Any) -> tuple[Any, int]:
-        """A key whose hash is quick to have, and its weight: tuples of tuples that are all the same one have none."""
+        """The key, and the cost of hashing it, which can be huge for nested tuples that repeat one tuple."""
         if isinstance(key, str):
             key = str(key)
         weight = 1 if type(key) is int else _weight(key)
@@ -79,7 +79,7 @@ class Keys:
         return key, weight
 
     def _pay(self, target: dict[Any, Any], key: Any, weight: int) -> None:
-        """Before it is put there: a table that grows places all of its keys anew."""
+        """Charge before the insertion: a table that grows inserts all of its keys again."""
         known = self._tables.get(id(target))
         if known is None:
             if _is_harmless(key, len(target)):
@@ -94,8 +94,8 @@ class Keys:
 
 
 def _is_harmless(key: Any, count: int) -> bool:
-    """Can it not be chosen to collide? Its hash is salted; or it is a small whole number, and that itself is its place,
-    since the table is larger: so among keys that are all like this, none is in the way of another."""
+    """Whether a key cannot be chosen to collide: its hash is salted, or it is an integer smaller than the table, which
+    is its own place, so that no two such keys share a place."""
     return type(key) in _SALTED or (type(key) is int and 0 <= key < max(_SMALLEST, count + count // 2))
 
 
@@ -105,16 +105,16 @@ def _weight(key: Any) -> int:
         each, depth = waiting.pop()
         weight += 1 + (len(each) // 16 if isinstance(each, _SALTED) else 0)
         if weight > _MOST_IN_A_KEY or depth > _DEEPEST_KEY:
-            raise Unfit("R067", "a key in its pickle is too large for one")
+            raise Unfit("R067", "a dict key in its pickle is too large")
         if isinstance(each, tuple):
             waiting += ((inner, depth + 1) for inner in each[: _MOST_IN_A_KEY + 1])
         elif isinstance(each, (list, dict)):
-            raise Unfit("R065", "its pickle has a list or dict for a key")
+            raise Unfit("R065", "its pickle has a list or dict as a dict key")
     return weight
 
 
 class _Table:
-    """Which places of a hash table of Python's are taken: of a dict, or with `beside`, of a set."""
+    """The occupied places of one of Python's hash tables: of a dict, or with `beside`, of a set."""
 
     def __init__(self, budget: Budget, beside: int = 0) -> None:
         self._budget, self._beside = budget, beside
@@ -122,7 +122,7 @@ class _Table:
         self._taken = bytearray(_SMALLEST)
 
     def place(self, hashed: int, weight: int = 1) -> None:
-        """Take a place for a key. In a larger table, where this one is too full."""
+        """Occupy a place for a key; the table grows when it is too full."""
         self._budget.spend(6)
         self._hashes.append(hashed)
         if 3 * len(self._hashes) > 2 * len(self._taken):
@@ -132,7 +132,7 @@ class _Table:
         self._taken[self.find(hashed, weight)] = 1
 
     def find(self, hashed: int, weight: int = 1) -> int:
-        """The first place that is free. Each that is not costs, and more where keys as large as this are compared."""
+        """The first free place. Each occupied one costs, and more for large keys, which take longer to compare."""
         taken, most, cost = self._taken, len(self._taken) - 1, 1 + weight // 16
         at, perturb = hashed & most, hashed & 0xFFFF_FFFF_FFFF_FFFF
         while True:
@@ -174,11 +174,11 @@ _CONSTANTS = {
     *(f"torch.per_{what}" for what in ("tensor_affine", "tensor_symmetric", "channel_affine", "channel_symmetric")),
     "torch.per_channel_affine_float_qparams",
 }
-_FEW = 100  # arguments and sizes; what has more is not gone through to see how much is in it
+_FEW = 100  # arguments and sizes; larger tuples are not searched
 
 
-class Making(NamedTuple):
-    """What making something needs: what pays for it, and who is told of each text that names a device."""
+class ReduceContext(NamedTuple):
+    """What a REDUCE needs: the Budget, the keys, and a callback for each text that names a device."""
 
     budget: Budget
     keys: Keys
@@ -186,34 +186,34 @@ class Making(NamedTuple):
 
 
 def named(name: str, allowed: set[str]) -> Any:
-    """What a name stands for."""
+    """The value of a GLOBAL opcode: a dtype, or a stand-in for an allowed class or function."""
     if name in DTYPES:
         return DTYPES[name]
     if name in MAKERS or name in STORAGES or name in _CONSTANTS or name in allowed:
-        return Name(name)
+        return Global(name)
     raise Unfit("R064", f"it needs {name}, which weights-only loading does not allow")
 
 
-def made(maker: Any, arguments: Any, making: Making) -> Any:
-    """What REDUCE and NEWOBJ make."""
-    if not isinstance(maker, Name) or not isinstance(arguments, tuple):
-        raise Unfit("R065", "its pickle calls something that cannot be called")
-    making.budget.spend(weight(arguments))
+def made(maker: Any, arguments: Any, context: ReduceContext) -> Any:
+    """The stand-in that REDUCE and NEWOBJ make."""
+    if not isinstance(maker, Global) or not isinstance(arguments, tuple):
+        raise Unfit("R065", "its pickle calls something that is not callable")
+    context.budget.spend(weight(arguments))
     if maker.name in MAKERS:
         try:
-            return MAKERS[maker.name](arguments, making)
+            return MAKERS[maker.name](arguments, context)
         except (TypeError, ValueError, IndexError, AttributeError, KeyError):
-            raise Unfit("R065", f"its pickle gives {maker.name} what torch.save never gave it") from None
+            raise Unfit("R065", f"its pickle calls {maker.name} with arguments that torch.save never writes") from None
     if maker.name in STORAGES or maker.name in _CONSTANTS:
-        raise Unfit("R067", f"its pickle makes a {maker.name} out of nothing")
-    return Thing(maker, arguments)
+        raise Unfit("R067", f"its pickle creates a {maker.name} directly, which torch.save never does")
+    return Reduced(maker, arguments)
 
 
 def weight(value: Any, depth: int = 2) -> int:
-    """What a call may go through: it can be given one and the same large list again and again."""
+    """The cost of a call's arguments: a file can pass one large list again and again."""
     if isinstance(value, (str, bytes)):
         return len(value) >> 4
-    if isinstance(value, Tensor):
+    if isinstance(value, PickledTensor):
         return len(value.parts) + len(value.other)
     if isinstance(value, tuple) and depth and len(value) <= _FEW:
         return len(value) + sum(weight(each, depth - 1) for each in value)
@@ -225,105 +225,105 @@ def _need(holds: bool) -> None:
         raise ValueError
 
 
-# ---------------------------------------------------------------- Python's own
+# ---------------------------------------------------------------- Python's classes
 
 
-def _dict(kind: str) -> Callable[[tuple[Any, ...], Making], Dict]:
-    def make(arguments: tuple[Any, ...], making: Making) -> Dict:
+def _dict(kind: str) -> Callable[[tuple[Any, ...], ReduceContext], Dict]:
+    def make(arguments: tuple[Any, ...], context: ReduceContext) -> Dict:
         (pairs,) = arguments or ((),)
         _need(isinstance(pairs, (dict, list, tuple)))
         found = Dict(kind)
-        making.keys.fill(found, pairs)
+        context.keys.fill(found, pairs)
         return found
 
     return make
 
 
-def _set(arguments: tuple[Any, ...], making: Making) -> Members:
+def _set(arguments: tuple[Any, ...], context: ReduceContext) -> SetItems:
     (members,) = arguments or ([],)
     _need(isinstance(members, (list, tuple)))
-    making.keys.check_members(members)
-    return Members(members)
+    context.keys.check_members(members)
+    return SetItems(members)
 
 
-def _encoded(arguments: tuple[Any, ...], _: Making) -> bytes:
+def _encoded(arguments: tuple[Any, ...], _: ReduceContext) -> bytes:
     text, codec = arguments
     _need(codec in ("latin1", "latin-1"))
     return str(text).encode("latin1")
 
 
-def _bytearray(arguments: tuple[Any, ...], making: Making) -> bytes:
+def _bytearray(arguments: tuple[Any, ...], context: ReduceContext) -> bytes:
     if len(arguments) == 2:
-        return _encoded(arguments, making)
+        return _encoded(arguments, context)
     (content,) = arguments or (b"",)
     _need(isinstance(content, bytes))
     return bytes(content)
 
 
-def _complex(arguments: tuple[Any, ...], _: Making) -> complex:
+def _complex(arguments: tuple[Any, ...], _: ReduceContext) -> complex:
     _need(all(type(each) is float for each in arguments))
     return complex(*arguments)
 
 
-# ---------------------------------------------------------------- torch's
+# ---------------------------------------------------------------- torch's classes
 
 
-def _size(arguments: tuple[Any, ...], _: Making) -> tuple[int, ...]:
+def _size(arguments: tuple[Any, ...], _: ReduceContext) -> tuple[int, ...]:
     (size,) = arguments or ((),)
     return count(size)
 
 
-def _device(arguments: tuple[Any, ...], _: Making) -> Device:
+def _device(arguments: tuple[Any, ...], _: ReduceContext) -> PickledDevice:
     kind, *index = arguments
     _need(len(index) <= 1)
-    return Device(f"{_place(kind)}:{count(index)[0]}" if index else _place(kind))
+    return PickledDevice(f"{_place(kind)}:{count(index)[0]}" if index else _place(kind))
 
 
-def _layout(arguments: tuple[Any, ...], _: Making) -> Name:
+def _layout(arguments: tuple[Any, ...], _: ReduceContext) -> Global:
     (name,) = arguments
     _need(isinstance(name, str))
-    return Name(name)
+    return Global(name)
 
 
 def _without_hooks(hooks: Any) -> None:
     _need(not hooks)
 
 
-def _v1(arguments: tuple[Any, ...], _: Making) -> Tensor:
+def _v1(arguments: tuple[Any, ...], _: ReduceContext) -> PickledTensor:
     storage, offset, size, stride = arguments
-    return checked(storage, Window(storage.dtype, offset, size, stride), ())
+    return checked(storage, PickledView(storage.dtype, offset, size, stride), ())
 
 
-def _v2(arguments: tuple[Any, ...], _: Making) -> Tensor:
+def _v2(arguments: tuple[Any, ...], _: ReduceContext) -> PickledTensor:
     storage, offset, size, stride, grad, hooks, *metadata = arguments
     _without_hooks(hooks)
-    return checked(storage, Window(storage.dtype, offset, size, stride), (bool(grad), *_bits(metadata)))
+    return checked(storage, PickledView(storage.dtype, offset, size, stride), (bool(grad), *_bits(metadata)))
 
 
-def _v3(arguments: tuple[Any, ...], _: Making) -> Tensor:
+def _v3(arguments: tuple[Any, ...], _: ReduceContext) -> PickledTensor:
     storage, offset, size, stride, grad, hooks, dtype, *metadata = arguments
     _without_hooks(hooks)
-    return checked(storage, Window(dtype, offset, size, stride), (bool(grad), *_bits(metadata)))
+    return checked(storage, PickledView(dtype, offset, size, stride), (bool(grad), *_bits(metadata)))
 
 
 def _bits(metadata: list[Any]) -> tuple[Any, ...]:
-    """Is it read conjugated, or negated?"""
+    """The conjugate and negative bits."""
     _need(len(metadata) <= 1)
     bits = (metadata[0] if metadata else None) or {}
     return tuple((str(name), bool(value)) for name, value in bits.items())
 
 
-def _quantized(arguments: tuple[Any, ...], _: Making) -> Tensor:
+def _quantized(arguments: tuple[Any, ...], _: ReduceContext) -> PickledTensor:
     storage, offset, size, stride, (scheme, *numbers), grad, hooks = arguments
     _without_hooks(hooks)
-    kept = checked(storage, Window(storage.dtype, offset, size, stride), (bool(grad), scheme.name))
-    # torch makes one of that size first, before it gives it the storage.
-    if kept.window is not None and 0 in kept.window.stride:
-        raise Unfit("R066", "a quantised tensor of its shows elements more than once")
+    kept = checked(storage, PickledView(storage.dtype, offset, size, stride), (bool(grad), scheme.name))
+    # torch allocates a tensor of that size before it sets the storage.
+    if kept.view is not None and 0 in kept.view.stride:
+        raise Unfit("R066", "a quantized tensor repeats its elements (stride 0)")
     steps = ("q_per_channel_scales", "q_per_channel_zero_points", "q_per_channel_axis")
     scalar = scheme.name == "torch.per_tensor_affine"
     names = ("q_scale", "q_zero_point") if scalar else steps
-    kept.parts = tuple(Part(CALL, name, value) for name, value in zip(names, numbers, strict=True))
+    kept.parts = tuple(PickledChild(CALL, name, value) for name, value in zip(names, numbers, strict=True))
     return kept
 
 
@@ -336,68 +336,70 @@ _SPARSE = {
 }
 
 
-def _sparse(arguments: tuple[Any, ...], _: Making) -> Tensor:
+def _sparse(arguments: tuple[Any, ...], _: ReduceContext) -> PickledTensor:
     layout, data = arguments
     names = _SPARSE[layout.name]
-    parts = tuple(Part(CALL, name, _tensor(part)) for name, part in zip(names, data, strict=False))
+    parts = tuple(PickledChild(CALL, name, _tensor(part)) for name, part in zip(names, data, strict=False))
     size, *coalesced = data[len(names) :]
-    return Tensor(None, None, parts, (layout.name, count(size), *map(bool, coalesced)))
+    return PickledTensor(None, None, parts, (layout.name, count(size), *map(bool, coalesced)))
 
 
-def _nested(arguments: tuple[Any, ...], _: Making) -> Tensor:
+def _nested(arguments: tuple[Any, ...], _: ReduceContext) -> PickledTensor:
     names = ("values", "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
-    return Tensor(None, None, tuple(Part(CALL, *each) for each in zip(names, arguments, strict=True)), ())
+    return PickledTensor(
+        None, None, tuple(PickledChild(CALL, *each) for each in zip(names, arguments, strict=True)), ()
+    )
 
 
-def _elsewhere(arguments: tuple[Any, ...], making: Making) -> Tensor:
-    """A tensor of a device without storages (XLA): its data, and the device it goes to when it is loaded."""
+def _elsewhere(arguments: tuple[Any, ...], context: ReduceContext) -> PickledTensor:
+    """A tensor of a device without storages (XLA): its data, and the device that it is loaded to."""
     data, dtype, device, grad = arguments
     where = _place(device)
-    making.moved(device)
-    if isinstance(data, Thing):  # a numpy array
-        return Tensor(None, None, (Part(CALL, "numpy", data),), (dtype, bool(grad)))
+    context.moved(device)
+    if isinstance(data, Reduced):  # a numpy array
+        return PickledTensor(None, None, (PickledChild(CALL, "numpy", data),), (dtype, bool(grad)))
     _tensor(data)
     if data.storage is not None:
         data.storage.device = where
-    return Tensor(data.window, data.storage, data.parts, (*data.other, "elsewhere", dtype, bool(grad)))
+    return PickledTensor(data.view, data.storage, data.parts, (*data.other, "elsewhere", dtype, bool(grad)))
 
 
-def _meta(arguments: tuple[Any, ...], _: Making) -> Tensor:
+def _meta(arguments: tuple[Any, ...], _: ReduceContext) -> PickledTensor:
     dtype, size, stride, grad = arguments
-    return checked(None, Window(dtype, 0, size, stride), (bool(grad),))
+    return checked(None, PickledView(dtype, 0, size, stride), (bool(grad),))
 
 
-def _wrapper(arguments: tuple[Any, ...], _: Making) -> Tensor:
+def _wrapper(arguments: tuple[Any, ...], _: ReduceContext) -> PickledTensor:
     kind, dtype, size, stride, offset, layout, device, grad = arguments
     other = (kind.name, dtype, count(size), count(stride), count([offset]), layout.name, bool(grad))
-    return Tensor(None, None, (Part(ATTRIBUTE, "device", device),), other)
+    return PickledTensor(None, None, (PickledChild(ATTRIBUTE, "device", device),), other)
 
 
-def _parameter(arguments: tuple[Any, ...], _: Making) -> Tensor:
+def _parameter(arguments: tuple[Any, ...], _: ReduceContext) -> PickledTensor:
     data, grad, *rest = (*arguments, True) if len(arguments) == 1 else arguments
     _without_hooks(rest[0] if rest else None)
     parts = (*_tensor(data).parts, *attributes(rest[1] if rest[1:] else None))
-    return Tensor(data.window, data.storage, parts, (*data.other, "parameter", bool(grad)))
+    return PickledTensor(data.view, data.storage, parts, (*data.other, "parameter", bool(grad)))
 
 
-def _typed(arguments: tuple[Any, ...], making: Making) -> Tensor | Thing:
-    """A tensor of a class of its own, or with attributes hung on it."""
+def _typed(arguments: tuple[Any, ...], context: ReduceContext) -> PickledTensor | Reduced:
+    """A tensor subclass, or a tensor with attributes."""
     maker, kind, inner, state = arguments
-    found = made(maker, inner, making)
-    if isinstance(found, Thing):  # made of tensors, by a function that is allowed: a jagged one, say
+    found = made(maker, inner, context)
+    if isinstance(found, Reduced):  # made by an allowed function, such as a jagged nested tensor
         found.state = state
         return found
     tensor = _tensor(found)
-    return Tensor(tensor.window, tensor.storage, (*tensor.parts, *attributes(state)), (*tensor.other, kind.name))
+    return PickledTensor(tensor.view, tensor.storage, (*tensor.parts, *attributes(state)), (*tensor.other, kind.name))
 
 
-def _tensor(value: Any) -> Tensor:
-    if not isinstance(value, Tensor):
+def _tensor(value: Any) -> PickledTensor:
+    if not isinstance(value, PickledTensor):
         raise TypeError
     return value
 
 
-MAKERS: dict[str, Callable[[tuple[Any, ...], Making], Any]] = {
+MAKERS: dict[str, Callable[[tuple[Any, ...], ReduceContext], Any]] = {
     "collections.OrderedDict": _dict("OrderedDict"),
     "collections.Counter": _dict("Counter"),
     "builtins.set": _set,
@@ -424,19 +426,19 @@ MAKERS: dict[str, Callable[[tuple[Any, ...], Making], Any]] = {
 }
 
 
-def stored(identity: Any) -> Stored:
-    """The storage that a persistent id names."""
+def stored(identity: Any) -> PersistentStorage:
+    """The storage that a persistent id stands for."""
     mark, kind, key, location, numel = identity
-    if mark != "storage" or not isinstance(kind, Name) or kind.name not in STORAGES:
-        raise Unfit("R065", "its pickle names something outside of itself that is not a storage")
+    if mark != "storage" or not isinstance(kind, Global) or kind.name not in STORAGES:
+        raise Unfit("R065", "its pickle has a persistent id that is not a storage")
     if not isinstance(key, str):
-        raise Unfit("R065", "its pickle names a storage without a key")
+        raise Unfit("R065", "its pickle has a storage without a key")
     dtype = STORAGES[kind.name]
-    return Stored(str(key), dtype, count([numel])[0] * dtype.itemsize, _place(location))
+    return PersistentStorage(str(key), dtype, count([numel])[0] * dtype.itemsize, _place(location))
 
 
 def _place(text: Any) -> str:
-    """The name of a device: it is printed, so it must not be more than that."""
+    """The name of a device, which must be short and printable since it is printed."""
     if not isinstance(text, str) or len(text) > LONGEST_PLACE or not text.isprintable():
-        raise Unfit("R065", "its pickle names a device by what is no name")
+        raise Unfit("R065", "its pickle has an invalid device name")
     return str(text)

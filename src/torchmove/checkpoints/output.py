@@ -1,6 +1,6 @@
-"""May the result have this place? A free one, or that of an ordinary file that may go; with a name that fits.
+"""Output files: check that a path may be written, and write to a temporary file that is renamed when it is complete.
 
-A file becomes a file, and a folder or its index a folder.
+The result of a file is a file, and of a folder or its index a folder. Only a regular file can be replaced.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from torchmove.results import PAGE_MARK
 
 _FILES = (*SUFFIXES, ".ckpt", ".json")
 _OTHER_FILES = (".safetensors", ".json")
-_ANOTHER = "name another place"
-_REPLACE = f"{_ANOTHER}; or have it replaced: overwrite=True, on the command line --overwrite"
-_REMOVE = f"{_ANOTHER}, or remove it first: overwriting is for single files"
-_NOT_ORDINARY = "and only an ordinary file is replaced"
+_ANOTHER = "choose another path"
+_REPLACE = "use --overwrite (overwrite=True), or choose another path"
+_REMOVE = f"{_ANOTHER}, or remove the folder first; only single files are overwritten"
+_NOT_ORDINARY = "only a regular file can be replaced"
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 def check(out: str, sources: Collection[Path], *, folder: bool, overwrite: bool) -> None:
-    """Refuses what cannot be the place of the result. `folder`: the result is one."""
+    """Raise Unfit if the result cannot be written to `out`. `folder`: the result is a folder."""
     place = Path(out)
     _refuse_name(out, folder=folder)
     refuse_source(place, [each.parent if folder else each for each in sources], "is the checkpoint itself")
@@ -38,15 +38,15 @@ def check(out: str, sources: Collection[Path], *, folder: bool, overwrite: bool)
     _refuse_parent(place)
     needs, has = sum(each.stat().st_size for each in sources), shutil.disk_usage(place.parent).free
     if needs > has:
-        raise Unfit("R061", f"needs {readable_bytes(needs)}, and {readable_bytes(has)} are free there")
+        raise Unfit("R061", f"needs {readable_bytes(needs)}, but only {readable_bytes(has)} are free on that disk")
 
 
 def check_page(out: str, sources: Collection[Path], *, overwrite: bool) -> bool:
-    """The same for a page: it takes the place of an ordinary file that may go, and of a page of before, which always
-    may; never that of what it is made from. Returns whether a file is replaced."""
+    """Raise Unfit if a page cannot be written to `out`. It may replace an earlier page, or with `overwrite` any regular
+    file, but never a file that it is made from. Returns whether a file is replaced."""
     place = Path(out)
     if out.endswith(os.sep):
-        raise Unfit("R073", "is the name of a folder, and a page is a file", "name a file in it")
+        raise Unfit("R073", "is the name of a folder, but a page is a file", "add a file name")
     refuse_source(place, sources, "is what this command reads")
     replaces = overwrite or _is_page(place)
     refuse_taken(place, folder=False, overwrite=replaces)
@@ -65,46 +65,48 @@ def _is_page(place: Path) -> bool:
 
 
 def refuse_source(place: Path, sources: Collection[Path], why: str) -> None:
-    """By whatever name: a relative one, a link, another name of the same file."""
+    """Raise Unfit if `place` is one of the sources, by any name: a relative path, a link, a hard link."""
     if place.exists() and any(each.exists() and place.samefile(each) for each in sources):
-        raise Unfit("R069", why, f"{_ANOTHER}: the original stays as it is")
+        raise Unfit("R069", why, f"{_ANOTHER}; the original is never overwritten")
 
 
 def _refuse_parent(place: Path) -> None:
     if not place.parent.is_dir():
-        raise Unfit("R061", "the folder that it shall be in is not there", "make that folder first")
+        raise Unfit("R061", "its folder does not exist", "create the folder first")
 
 
 def refuse_taken(out: Path, *, folder: bool, overwrite: bool) -> None:
-    """Only an ordinary file is replaced, and only by a file: no folder, no pipe or device; and no link, which would
-    leave open whether it goes or what it leads to."""
+    """Raise Unfit if `out` exists and cannot be replaced. Only a regular file is, and only by a file; not a link, since
+    it is ambiguous whether the link or its target would be replaced."""
     try:
         mode = os.lstat(out).st_mode
     except FileNotFoundError:
         return
     if folder:
-        raise Unfit("R069", "is there already", _REMOVE)
+        raise Unfit("R069", "already exists", _REMOVE)
     if stat.S_ISDIR(mode):
-        raise Unfit("R069", "is a folder", "name a file in it")
+        raise Unfit("R069", "is a folder", "add a file name")
     if stat.S_ISLNK(mode):
-        raise Unfit("R069", f"is a link, {_NOT_ORDINARY}", "name what it leads to, or another place")
+        raise Unfit("R069", f"is a link; {_NOT_ORDINARY}", "give the link's target, or choose another path")
     if not stat.S_ISREG(mode):
-        what = _KINDS.get(stat.S_IFMT(mode), "something else")
-        raise Unfit("R069", f"is {what}, {_NOT_ORDINARY}", _ANOTHER)
+        what = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
+        raise Unfit("R069", f"is {what}; {_NOT_ORDINARY}", _ANOTHER)
     if not overwrite:
-        raise Unfit("R069", "is there already", _REPLACE)
+        raise Unfit("R069", "already exists", _REPLACE)
 
 
 def _refuse_name(out: str, *, folder: bool) -> None:
     name = os.path.basename(out.rstrip(os.sep)).lower()
     if "\0" in out:
-        raise Unfit("R061", "no name that a file can have")
+        raise Unfit("R061", "not a valid file name")
     if folder and name.endswith(_FILES):
-        raise Unfit("R073", "is the name of a file, and the result is a folder", "name a folder")
+        raise Unfit("R073", "is the name of a file, but the result is a folder", "give the name of a folder")
     if not folder and out.endswith(os.sep):
-        raise Unfit("R073", "is the name of a folder, and the result is a file", "name a file in it")
+        raise Unfit("R073", "is the name of a folder, but the result is a file", "add a file name")
     if not folder and name.endswith(_OTHER_FILES):
-        raise Unfit("R073", "is a name of another kind of file than torch.save's, which the result is", "name it .pt")
+        raise Unfit(
+            "R073", "has the suffix of another format; the result is a file of torch.save", "use the suffix .pt"
+        )
 
 
 _END = ".partial"
@@ -112,7 +114,7 @@ _END = ".partial"
 
 @contextmanager
 def new_file(out: Path, mode: int, *, overwrite: bool) -> Iterator[Path]:
-    """A hidden file to write; it becomes `out` when the block has ended well."""
+    """A temporary file to write; it is renamed to `out` when the block ends without an error."""
     with _hidden(out, lambda path: make_file(path, mode)) as hidden:
         yield hidden
         _persist(hidden)
@@ -126,31 +128,31 @@ def new_file(out: Path, mode: int, *, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(out: Path, mode: int) -> Iterator[Path]:
-    """The same with a folder."""
+    """A temporary folder to fill; it is renamed to `out` when the block ends without an error."""
     with _hidden(out, lambda path: path.mkdir(mode | stat.S_IRWXU)) as hidden:
         yield hidden
         for file in hidden.iterdir():
             _persist(file)
         _persist_folder(hidden)
         refuse_taken(out, folder=True, overwrite=False)
-        os.rename(hidden, out)  # onto a folder with something in it, this fails
+        os.rename(hidden, out)  # fails if `out` is a folder that is not empty
     _persist_folder(out.parent)
 
 
 def make_file(path: Path, mode: int) -> None:
-    """An empty file that nobody may do more with than `mode` says, less what the process takes away (umask)."""
+    """Create an empty file with the permissions `mode`, less the umask, and writable by its owner."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     os.close(os.open(path, flags, mode | stat.S_IRUSR | stat.S_IWUSR))
 
 
 def close_file(path: Path, mode: int) -> None:
-    """It is written: its owner too may do with it what `mode` says, and read it."""
+    """Set the owner's permissions to `mode` as well, now that the file is written; it stays readable."""
     os.chmod(path, stat.S_IMODE(path.stat().st_mode) & (mode | stat.S_IRUSR))
 
 
 @contextmanager
 def _hidden(out: Path, make: Callable[[Path], object]) -> Iterator[Path]:
-    _remove_stale(out)
+    _remove_leftovers(out)
     hidden, lock = out.with_name(f"{_begin(out)}{secrets.token_hex(4)}{_END}"), -1
     try:
         try:
@@ -159,23 +161,23 @@ def _hidden(out: Path, make: Callable[[Path], object]) -> Iterator[Path]:
         finally:
             _remove(hidden)
     finally:
-        _remove(hidden)  # again: Ctrl-C may have come while it was removed
+        _remove(hidden)  # again, in case of a Ctrl-C during the first removal
         if lock >= 0:
             os.close(lock)
 
 
 def _begin(out: Path) -> str:
-    # A name has 255 bytes at most, and the hidden one is longer.
+    # File names are limited to 255 bytes, and the temporary name is longer than `out`.
     return f".{os.fsdecode(os.fsencode(out.name)[:200])}.torchmove-"
 
 
 def _locked(hidden: Path, make: Callable[[Path], object]) -> int:
     while True:
         make(hidden)
-        # Between making and locking it, somebody may have taken it for a stale one.
+        # Before it is locked, another process may remove it as a leftover: then create it again.
         with suppress(FileNotFoundError):
             lock = os.open(hidden, os.O_RDONLY | os.O_CLOEXEC)
-            with suppress(OSError):  # a file system without locks: nobody takes anything for stale there
+            with suppress(OSError):  # a file system without locks: leftovers are not removed there
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if _is(hidden, lock):
                 return lock
@@ -188,8 +190,8 @@ def _is(path: Path, descriptor: int) -> bool:
     return False
 
 
-def _remove_stale(out: Path) -> None:
-    """What an earlier one left when it was killed: nobody holds its lock."""
+def _remove_leftovers(out: Path) -> None:
+    """Remove temporary files of killed processes: those that are not locked."""
     for name in os.listdir(out.parent):
         if not (name.startswith(_begin(out)) and name.endswith(_END)):
             continue
@@ -203,7 +205,7 @@ def _remove_stale(out: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """If it is still there, and does not have its own name by now."""
+    """Remove the temporary file, if it exists and has not been renamed."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -211,14 +213,14 @@ def _remove(path: Path) -> None:
 
 
 def _link(hidden: Path, out: Path) -> None:
-    """A name that is given only if it is free."""
+    """Rename, but only if `out` does not exist."""
     try:
         os.link(hidden, out)
     except OSError as error:
         refuse_taken(out, folder=False, overwrite=False)
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
-        os.rename(hidden, out)  # a file system without links: the best there is
+        os.rename(hidden, out)  # a file system without hard links: not atomic against another writer
 
 
 def _persist(path: Path) -> None:
@@ -230,5 +232,5 @@ def _persist(path: Path) -> None:
 
 
 def _persist_folder(path: Path) -> None:
-    with suppress(OSError):  # not every file system does that with folders
+    with suppress(OSError):  # not every file system can fsync a folder
         _persist(path)

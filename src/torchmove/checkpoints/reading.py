@@ -1,8 +1,8 @@
-"""Reading a pickle without running it: the same stack and memo as weights-only loading, filled with stand-ins.
+"""Read a pickle without running it: the stack and memo of weights-only loading, filled with stand-ins.
 
-Weights-only loading itself runs no foreign code either, but it does what it is told: it makes a `bytearray` of any
-size, hashes a key for ever, and turns the bytes of a big-endian file around, all of them. Here nothing is made and no
-tensor's data is read, so the cost is that of the pickle alone; and where it is more, the Budget ends it.
+Weights-only loading runs no foreign code either, but a file can make it do much work: allocate a `bytearray` of any
+size, hash a key for hours, swap the bytes of a whole big-endian file. Here no object is created and no tensor data is
+read, so the cost is that of the pickle alone, and the Budget limits it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from torch.serialization import get_safe_globals
 
 from torchmove.checkpoints.archive import Record
-from torchmove.checkpoints.makers import Keys, Making, made, named, stored, weight
-from torchmove.checkpoints.opcodes import GET, PUT, TEXT, steps
+from torchmove.checkpoints.makers import Keys, ReduceContext, made, named, stored, weight
+from torchmove.checkpoints.opcodes import GET, PUT, TEXT, opcodes_of
 from torchmove.checkpoints.source import Budget, Unfit
-from torchmove.checkpoints.values import LONGEST_PLACE, Dict, Members, Stored, Thing, Word
+from torchmove.checkpoints.values import LONGEST_PLACE, Dict, PersistentStorage, Reduced, SetItems, ShortText
 
-# What a step takes from the Budget: 1, or more where a byte of a pickle asks for many bytes of memory.
+# What an opcode costs: 1, or more if it allocates much memory for each byte of the pickle.
 _COSTS = [1] * 256
 for _units, _codes in (
     (8, (pickle.MARK, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.BINPUT, pickle.LONG_BINPUT)),
@@ -31,32 +31,32 @@ for _units, _codes in (
 
 
 class Reading:
-    """What a pickle says: its value, its storages by key, and each text in it that places a tensor on a device."""
+    """The contents of a pickle: its value, its storages by key, and each text in it that is a storage's device."""
 
     def __init__(self, pickled: bytes, records: Mapping[str, Record], budget: Budget | None = None) -> None:
         self.budget = Budget(len(pickled)) if budget is None else budget
-        self.storages: dict[str, Stored] = {}
-        self.places: list[Word] = []
+        self.storages: dict[str, PersistentStorage] = {}
+        self.places: list[ShortText] = []
         self._records = records
         self._stack: list[Any] = []
         self._marked: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
         self._allowed = {_name(each) for each in get_safe_globals()}
         self._keys = Keys(self.budget)
-        self._making = Making(self.budget, self._keys, self.places.append)
+        self._making = ReduceContext(self.budget, self._keys, self.places.append)
         self.value = self._read(pickled)
 
     def _read(self, pickled: bytes) -> Any:
         budget, costs = self.budget, _COSTS
         try:
-            for code, argument, start, _ in steps(pickled):
+            for code, argument, start, _ in opcodes_of(pickled):
                 budget.left -= costs[code]
                 if budget.left < 0:
                     budget.refuse()
                 if code in PUT:
                     self._keys.remember(self._memo, argument, self._stack[-1])
                 elif code in TEXT:
-                    self._say(argument, start)
+                    self._push_text(argument, start)
                 elif code in GET:
                     self._get(argument, start)
                 elif code in _PUSHED:
@@ -65,23 +65,23 @@ class Reading:
                     _ACTIONS[code](self, argument)
             return self._stack.pop()
         except (IndexError, KeyError, TypeError, ValueError):
-            raise Unfit("R065", "the steps of its pickle do not fit together") from None
+            raise Unfit("R065", "the opcodes of its pickle are inconsistent") from None
 
-    # -------------------------------------------------------------- steps
+    # -------------------------------------------------------------- opcodes
 
-    def _say(self, text: str, start: int) -> None:
+    def _push_text(self, text: str, start: int) -> None:
         self.budget.spend(8 + (len(text) >> 4))
         if len(text) > LONGEST_PLACE:
-            self._stack.append(text)  # no place: one and the same text, wherever it is needed again
+            self._stack.append(text)  # not a device name, so its position is not needed
             return
-        word = Word(text)
-        word.at = start
-        self._stack.append(word)
+        short = ShortText(text)
+        short.start = start
+        self._stack.append(short)
 
     def _get(self, index: int, start: int) -> None:
         value = self._memo[index]
-        if type(value) is Word:
-            self._say(value, start)
+        if type(value) is ShortText:
+            self._push_text(value, start)
         else:
             self._stack.append(value)
 
@@ -144,7 +144,7 @@ class Reading:
         state, target = self._stack.pop(), self._stack[-1]
         if isinstance(target, Dict) and isinstance(state, dict):
             self._keys.fill(target.state, state)
-        elif isinstance(target, Thing):
+        elif isinstance(target, Reduced):
             target.state = state
         else:
             raise TypeError
@@ -152,21 +152,21 @@ class Reading:
     def _store(self, _: Any) -> None:
         identity = self._stack.pop()
         if not isinstance(identity, tuple) or len(identity) != 5:
-            raise Unfit("R065", "its pickle names something outside of itself that is not a storage")
+            raise Unfit("R065", "its pickle has a persistent id that is not a storage")
         self.budget.spend(weight(identity))
         storage, known = stored(identity), self.storages.get(str(identity[2]))
         if known is None:
             self._hold(storage)
         elif (known.dtype, known.nbytes, known.location) != (storage.dtype, storage.nbytes, storage.location):
-            raise Unfit("R066", f"its storage {known.key!r} is described in two ways")
+            raise Unfit("R066", f"storage {known.key!r} is described in two ways")
         self._stack.append(known or storage)
         self.places.append(identity[3])
 
-    def _hold(self, storage: Stored) -> None:
+    def _hold(self, storage: PersistentStorage) -> None:
         record = self._records.get(f"data/{storage.key}")
         if record is None or record.nbytes != storage.nbytes:
-            has = "is not there" if record is None else f"has {record.nbytes} bytes"
-            raise Unfit("R066", f"its storage {storage.key!r} should have {storage.nbytes} bytes and {has}")
+            has = "is missing" if record is None else f"has {record.nbytes} bytes"
+            raise Unfit("R066", f"storage {storage.key!r} should have {storage.nbytes} bytes, but {has}")
         self.storages[storage.key] = storage
 
 
@@ -180,7 +180,7 @@ _ACTIONS: dict[int, Callable[[Reading, Any], object]] = {
     pickle.EMPTY_TUPLE[0]: lambda reading, _: reading._stack.append(()),
     pickle.EMPTY_LIST[0]: lambda reading, _: reading._stack.append([]),
     pickle.EMPTY_DICT[0]: lambda reading, _: reading._stack.append({}),
-    pickle.EMPTY_SET[0]: lambda reading, _: reading._stack.append(Members()),
+    pickle.EMPTY_SET[0]: lambda reading, _: reading._stack.append(SetItems()),
     pickle.TUPLE[0]: Reading._tuple,
     pickle.TUPLE1[0]: lambda reading, _: reading._last(1),
     pickle.TUPLE2[0]: lambda reading, _: reading._last(2),
@@ -199,5 +199,5 @@ _ACTIONS: dict[int, Callable[[Reading, Any], object]] = {
 
 
 def _name(allowed: Any) -> str:
-    """How a pickle names what the user has allowed."""
+    """The name in a pickle of something that the user allowed by add_safe_globals."""
     return str(allowed[1]) if isinstance(allowed, tuple) else f"{allowed.__module__}.{allowed.__qualname__}"

@@ -1,4 +1,4 @@
-"""The Relocated: what was written, and what of it changed?"""
+"""`relocate`: rewrite a checkpoint with all of its storages on another device, and verify the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 from torchmove.checkpoints import output, shards
 from torchmove.checkpoints.archive import Archive, Packer, Record, check
-from torchmove.checkpoints.contents import Contents, Entry, shown
+from torchmove.checkpoints.contents import Contents, SavedTensor, shown
 from torchmove.checkpoints.inspecting import inspect, walk
 from torchmove.checkpoints.kinds import SAFETENSORS, kind_of
 from torchmove.checkpoints.opcodes import rewritten
@@ -35,13 +35,13 @@ from torchmove.surveying.paths import ATTRIBUTE, CALL, MEMBER
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Relocated(Result):
-    """A checkpoint that was written anew, with its storages on another device; and how that was proved."""
+    """A checkpoint that was rewritten with its storages on another device, and what was verified."""
 
     before: Contents
     after: Contents
     target: str
-    storages: int  # that changed their device
-    loaded: bool  # by torch, weights-only, before it got its name
+    storages: int  # whose device changed
+    loaded: bool  # torch loaded it weights-only before it was renamed to its final name
     seconds: float
 
     @property
@@ -50,10 +50,10 @@ class Relocated(Result):
         return ("paths", "dtypes", "shapes", "strides", "sharing", "every byte by its checksum", "devices", *by_torch)
 
 
-def judge(file: str | os.PathLike[str], byteorder: str, entries: Iterable[Entry], *, anywhere: bool) -> bool:
-    """Raises Unfit where torch disagrees. `anywhere`: it must load on a machine that has nothing but a CPU.
+def judge(file: str | os.PathLike[str], byteorder: str, entries: Iterable[SavedTensor], *, anywhere: bool) -> bool:
+    """Load the file with torch and raise Unfit unless it has these tensors. `anywhere`: without map_location.
 
-    False: not asked. To load a file of the other byte order, torch turns all its bytes around, in memory.
+    Returns False, without loading, for the other byte order: torch would swap all bytes of the file in memory.
     """
     if byteorder != sys.byteorder:
         return False
@@ -64,10 +64,10 @@ def judge(file: str | os.PathLike[str], byteorder: str, entries: Iterable[Entry]
         if tensor is None:
             continue
         if _seen(tensor) != (entry.dtype, entry.shape, entry.stride, entry.offset):
-            raise Unfit("R071", "torch loads another tensor than what was read", inside=shown(entry.path))
+            raise Unfit("R071", "torch loads a different tensor than the file describes", inside=shown(entry.path))
         address = 0 if entry.storage is None else tensor.untyped_storage().data_ptr()
         if address and storages.setdefault(entry.storage or 0, address) != address:
-            raise Unfit("R071", "torch does not load it into the storage it shares", inside=shown(entry.path))
+            raise Unfit("R071", "torch does not load it into its shared storage", inside=shown(entry.path))
     if len(set(storages.values())) != len(storages):
         raise Unfit("R071", "torch loads two storages into one")
     return True
@@ -75,23 +75,23 @@ def judge(file: str | os.PathLike[str], byteorder: str, entries: Iterable[Entry]
 
 def _loaded(file: str | os.PathLike[str], location: str | None) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a pickle protocol that is not the usual one
+        warnings.simplefilter("ignore")  # about an unusual pickle protocol
         try:
             return torch.load(file, map_location=location, weights_only=True, mmap=True)
         except Exception as error:
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            raise Unfit("R071", f"torch does not load it weights-only: {in_a_line(said[0])}") from None
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise Unfit("R071", f"torch does not load it weights-only: {in_a_line(lines[0])}") from None
 
 
 def _fetched(path: paths.Path, loaded: Any) -> Any:
-    """The tensor at a path. None: it leads through an object or a set, where Python has its own way."""
+    """The tensor at a path; None if the path leads through an object or a set, where it cannot be followed."""
     foreign = (MEMBER, CALL, ATTRIBUTE)
     if any(step.how in foreign for step in path.steps()):
         return None
     try:
         value = path.fetch({"": loaded})
-    except (LookupError, TypeError):  # also under a key that is not equal to itself
-        raise Unfit("R071", "torch does not load it where it was read", inside=shown(path)) from None
+    except (LookupError, TypeError):  # also for a key that is not equal to itself (NaN)
+        raise Unfit("R071", "torch does not load a tensor at this path", inside=shown(path)) from None
     return value if isinstance(value, torch.Tensor) else None
 
 
@@ -100,7 +100,7 @@ def _seen(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], tuple[int, ...], 
     return dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
 
 
-# torch can name these, and has no storages there that a file could be loaded into.
+# Device types that torch knows, but cannot load a storage to.
 _WITHOUT_STORAGES = {
     *("meta", "xla", "lazy", "vulkan", "maia", "ipu", "fpga", "ve", "hip"),
     *("mkldnn", "opengl", "opencl", "ideep"),
@@ -108,7 +108,7 @@ _WITHOUT_STORAGES = {
 
 
 class _Rewrite(NamedTuple):
-    """A file to be written anew: where it is, how it was when it was read, and its new pickle."""
+    """A file to rewrite: its path, its state when it was read, and its new pickle."""
 
     path: Path
     stamp: Stamp
@@ -117,8 +117,8 @@ class _Rewrite(NamedTuple):
     meaning: str
     byteorder: str
     alignment: int
-    entries: list[Entry]
-    storages: int  # that change their device
+    entries: list[SavedTensor]
+    storages: int  # whose device changes
 
 
 def relocate(
@@ -129,15 +129,15 @@ def relocate(
     overwrite: bool = False,
     progress: bool = True,
 ) -> Relocated:
-    """Write a checkpoint of torch.save to `out`, with all its storages on the device `to`.
+    """Rewrite a checkpoint of torch.save to `out`, with all of its storages on the device `to`.
 
-    A file becomes a file; a folder, or its index, a new folder, with the files that the index names and the index. The
-    original is not touched; `out` appears when it is whole and proved, or not at all. What is there already is kept,
-    unless it is an ordinary file, the result is one too, and `overwrite=True`. Nobody may do more with the result than
-    with the original. Needs the memory of the pickle and a few MiB, whatever the size of the tensors.
+    The result of a file is a file; of a folder or its index, a new folder with the index and the files it names. The
+    original is unchanged; `out` appears complete and verified, or not at all. An existing `out` is replaced only with
+    `overwrite=True`, and only a regular file by a file. The result has the permissions of the original. Memory use is
+    that of the pickle and a few MiB, for tensors of any size.
 
-    Raises CheckpointRefused for what `inspect` refuses too; for what torch does not load weights-only; and where there
-    is nothing to do: a .safetensors file names no device, and loads on any as it is.
+    Raises CheckpointRefused for whatever `inspect` refuses or torch does not load weights-only, and if there is nothing
+    to do: a .safetensors file names no device and loads on any.
     """
     began = time.monotonic()
     target, place = _location(to), Path(out)
@@ -150,7 +150,7 @@ def relocate(
     work = [_prepared(each, target) for each in files]
     with naming(path):
         if not any(rewrite.storages for rewrite in work):
-            raise Unfit("R070", f"all of it is on {target} already")
+            raise Unfit("R070", f"all of its storages are on {target} already")
     with naming(place):
         output.check(os.fspath(out), files, folder=folder, overwrite=overwrite)
         total = sum(rewrite.stamp.nbytes for rewrite in work)
@@ -170,9 +170,9 @@ def _location(to: str | torch.device) -> str:
         try:
             device = torch.device(to)
         except (RuntimeError, TypeError):
-            raise Unfit("R060", "not a device that this torch knows") from None
+            raise Unfit("R060", "not a device that this version of torch knows") from None
         if device.type in _WITHOUT_STORAGES:
-            raise Unfit("R060", f"no storage can be loaded to {device.type}")
+            raise Unfit("R060", f"torch cannot load storages to {device.type}")
     return str(device)
 
 
@@ -180,19 +180,19 @@ def _location(to: str | torch.device) -> str:
 def _prepared(path: Path, target: str) -> _Rewrite:
     with naming(path), Source(path) as source:
         if kind_of(source) == SAFETENSORS:
-            raise Unfit("R070", "a safetensors file names no device: it loads on any, as it is")
+            raise Unfit("R070", "a safetensors file names no device and loads on any")
         file = TorchFile(source)
         reading = file.reading
         entries = walk(reading, path.name).entries
         judge(path, file.byteorder, entries, anywhere=False)
-        pickled = rewritten(file.pickled, {word.at for word in reading.places if word != target}, target)
+        pickled = rewritten(file.pickled, {text.start for text in reading.places if text != target}, target)
         after = Reading(pickled, file.archive.records)
-        said = meaning(reading.value)
-        if said != meaning(after.value) or any(word != target for word in after.places):
-            raise Unfit("R071", "its pickle uses the name of a device for something else too, in a way of its own")
+        digest = meaning(reading.value)
+        if digest != meaning(after.value) or any(text != target for text in after.places):
+            raise Unfit("R071", "its pickle uses a device name for something else too")
         storages = sum(stored.device != target for stored in reading.storages.values())
         return _Rewrite(
-            path, source.stamp, source.mode, pickled, said, file.byteorder, file.alignment, entries, storages
+            path, source.stamp, source.mode, pickled, digest, file.byteorder, file.alignment, entries, storages
         )
 
 
@@ -214,14 +214,14 @@ def _write_folder(
 
 
 def _written(rewrite: _Rewrite, hidden: Path, *, target: str, advance: Advance) -> bool:
-    """Write the file, and prove it."""
+    """Write the file and verify it."""
     with Source(rewrite.path) as source:
         _unchanged(rewrite, source)
         try:
             checksums = _copy(Archive(source), rewrite, hidden, advance)
         except Unfit as unfit:
             _unchanged(rewrite, source)
-            raise refused(rewrite.path, unfit) from None  # it is the original that is at fault
+            raise refused(rewrite.path, unfit) from None  # the original is invalid, not the result
         _unchanged(rewrite, source)
     with Source(hidden) as result:
         _compare(result, checksums, rewrite, target, advance)
@@ -231,7 +231,7 @@ def _written(rewrite: _Rewrite, hidden: Path, *, target: str, advance: Advance) 
 
 def _unchanged(rewrite: _Rewrite, source: Source) -> None:
     if source.stamp_now() != rewrite.stamp:
-        raise Unfit("R072", f"{rewrite.path.name}, from which it is made, has been written to meanwhile")
+        raise Unfit("R072", f"the original {rewrite.path.name} was modified during the copy")
 
 
 def _copy(archive: Archive, rewrite: _Rewrite, hidden: Path, advance: Advance) -> dict[str, int]:
@@ -243,14 +243,14 @@ def _copy(archive: Archive, rewrite: _Rewrite, hidden: Path, advance: Advance) -
                 checksums[PICKLE] = packer.write(PICKLE, len(rewrite.pickled), [rewrite.pickled])
                 continue
             checksums[record.name] = packer.write(
-                record.name, record.nbytes, _told(source.pieces(record.offset, record.nbytes), advance)
+                record.name, record.nbytes, _with_progress(source.pieces(record.offset, record.nbytes), advance)
             )
             check(record, checksums[record.name])
         packer.finish()
     return checksums
 
 
-def _told(pieces: Iterable[bytes], advance: Advance) -> Iterable[bytes]:
+def _with_progress(pieces: Iterable[bytes], advance: Advance) -> Iterable[bytes]:
     for piece in pieces:
         yield piece
         advance(len(piece))
@@ -261,14 +261,14 @@ def _compare(result: Source, checksums: dict[str, int], rewrite: _Rewrite, targe
     file = TorchFile(result)
     records = file.archive.records
     if records.keys() != checksums.keys():
-        raise Unfit("R072", "other records are in the result than were written")
+        raise Unfit("R072", "the result has different records than were written")
     for record in records.values():
         if not _is(record, checksums[record.name], result):
-            raise Unfit("R072", f"its record {record.name!r} is not what was written")
+            raise Unfit("R072", f"record {record.name!r} of the result differs from what was written")
         advance(record.nbytes)
     where = {stored.device for stored in file.reading.storages.values()}
     if file.pickled != rewrite.pickled or meaning(file.reading.value) != rewrite.meaning or where - {target}:
-        raise Unfit("R072", "its pickle is not what was written")
+        raise Unfit("R072", "the pickle of the result differs from what was written")
 
 
 def _is(record: Record, checksum: int, result: Source) -> bool:

@@ -1,4 +1,4 @@
-"""A .safetensors file: a length, a header of JSON, and the data. Only the header is read, and all of it is checked."""
+"""Read .safetensors files: a length, a JSON header, and the data. Only the header is read, and all of it is checked."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
 
-from torchmove.checkpoints.contents import NO_DEVICE, Entry, Kept
+from torchmove.checkpoints.contents import NO_DEVICE, SavedStorage, SavedTensor
 from torchmove.checkpoints.jsontext import JsonText
 from torchmove.checkpoints.source import Budget, Source, Unfit, in_a_line
 from torchmove.surveying.paths import ITEM, Path, root_path
 
 _MOST_HEADER_BYTES = 32 << 20
 _LONGEST_NAME = 4_096
-_LONGEST_DESCRIPTION = 4_096  # 64 sizes of 19 digits, and more than twice the room
+_LONGEST_DESCRIPTION = 4_096  # more than twice the length of 64 sizes of 19 digits
 _BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
@@ -26,7 +26,25 @@ _BITS = {
 }
 
 
+# The names of torch; dtypes that torch lacks keep the name that the file has.
+_DTYPES = {
+    **{f"{kind}{bits}": f"{name}{bits}" for kind, name in (("F", "float"), ("I", "int")) for bits in (16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    "I8": "int8",
+    "BOOL": "bool",
+    "BF16": "bfloat16",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+
+
 class _Tensor(NamedTuple):
+    """A tensor as the header describes it."""
+
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -34,20 +52,21 @@ class _Tensor(NamedTuple):
     end: int
 
 
-def read(source: Source, budget: Budget, file: str, begin: int = 0) -> tuple[list[Entry], list[Kept]]:
-    """Its tensors, each with a storage of its own. Storages are counted from `begin` on."""
+def read(source: Source, budget: Budget, file: str, begin: int = 0) -> tuple[list[SavedTensor], list[SavedStorage]]:
+    """The file's tensors, each with its own storage. Storages are numbered from `begin`."""
     tensors = _tensors(source, budget)
     entries = [_entry(tensor, begin + index) for index, tensor in enumerate(tensors)]
     sizes = (entry.nbytes for entry in entries)
     return entries, [
-        Kept(file, entry.path.what, NO_DEVICE, size, size) for entry, size in zip(entries, sizes, strict=True)
+        SavedStorage(file, entry.path.what, NO_DEVICE, size, size) for entry, size in zip(entries, sizes, strict=True)
     ]
 
 
-def _entry(tensor: _Tensor, storage: int) -> Entry:
+def _entry(tensor: _Tensor, storage: int) -> SavedTensor:
     path = Path(root_path(""), ITEM, tensor.name)
     stride = tuple(accumulate(tensor.shape[:0:-1], mul, initial=1))[::-1] if tensor.shape else ()
-    return Entry(path, tensor.dtype, tensor.shape, stride, 0, tensor.end - tensor.begin, storage)
+    dtype = _DTYPES.get(tensor.dtype, tensor.dtype)
+    return SavedTensor(path, dtype, tensor.shape, stride, 0, tensor.end - tensor.begin, storage)
 
 
 def _tensors(source: Source, budget: Budget) -> list[_Tensor]:
@@ -55,9 +74,9 @@ def _tensors(source: Source, budget: Budget) -> list[_Tensor]:
         raise Unfit("R062" if not source.nbytes else "R065", "too short for a safetensors file")
     length = int.from_bytes(source.read(0, 8), "little")
     if length > source.nbytes - 8:
-        raise Unfit("R065", f"its header should have {length} bytes, and the file ends before")
+        raise Unfit("R065", f"the file is truncated: its header should have {length} bytes")
     if length > _MOST_HEADER_BYTES:
-        raise Unfit("R067", f"its header has {length} bytes, and {_MOST_HEADER_BYTES} are the most that is read")
+        raise Unfit("R067", f"its header has {length} bytes; the limit is {_MOST_HEADER_BYTES}")
     budget.grant(source, 8, length)
     tensors = [*_described(source.read(8, length), budget)]
     _fill(tensors, source.nbytes - 8 - length)
@@ -77,17 +96,17 @@ def _described(raw: bytes, budget: Budget) -> Iterator[_Tensor]:
     header.end()
 
 
-def _tensor(name: str, said: Any) -> _Tensor:
+def _tensor(name: str, described: Any) -> _Tensor:
     if len(name) > _LONGEST_NAME:
         raise Unfit("R067", f"a tensor has a name of {len(name)} characters")
     where = f"[{in_a_line(name, 100)!r}]"
-    if not isinstance(said, dict) or said.keys() != {"dtype", "shape", "data_offsets"}:
-        raise Unfit("R065", "is not described by dtype, shape and data_offsets", inside=where)
-    dtype, shape, offsets = said["dtype"], said["shape"], said["data_offsets"]
+    if not isinstance(described, dict) or described.keys() != {"dtype", "shape", "data_offsets"}:
+        raise Unfit("R065", "does not have exactly dtype, shape and data_offsets", inside=where)
+    dtype, shape, offsets = described["dtype"], described["shape"], described["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _BITS:
-        raise Unfit("R065", f"has the dtype {in_a_line(repr(dtype), 40)}, which is none", inside=where)
+        raise Unfit("R065", f"has the unknown dtype {in_a_line(repr(dtype), 40)}", inside=where)
     if not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
-        raise Unfit("R066", "its shape or its offsets are no sizes", inside=where)
+        raise Unfit("R066", "has an invalid shape or invalid offsets", inside=where)
     bits, (begin, end) = math.prod(shape) * _BITS[dtype], offsets
     if bits % 8 or (end - begin) * 8 != bits:
         raise Unfit(
@@ -105,12 +124,12 @@ def _counts(numbers: Any) -> bool:
 
 
 def _fill(tensors: list[_Tensor], nbytes: int) -> None:
-    """Do the tensors lie one after the other, and take all of the data?"""
+    """Raise Unfit unless the tensors are adjacent and cover all of the data."""
     reached = 0
     for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end)):
         if tensor.begin != reached:
-            how = "overlaps another tensor" if tensor.begin < reached else "comes after a hole"
+            how = "overlaps another tensor" if tensor.begin < reached else "follows unused bytes"
             raise Unfit("R066", f"{how} at byte {tensor.begin}", inside=f"[{in_a_line(tensor.name, 100)!r}]")
         reached = tensor.end
     if reached != nbytes:
-        raise Unfit("R065", f"its tensors take {reached} bytes, and there are {nbytes}")
+        raise Unfit("R065", f"its tensors take {reached} bytes, but the file has {nbytes}")

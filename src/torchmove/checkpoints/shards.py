@@ -1,4 +1,4 @@
-"""A checkpoint in many files: a folder, and in it an index that says which tensor is in which file."""
+"""Sharded checkpoints: a folder with an index that maps each tensor to a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_FILES = 10_000
 
 
 class Shards(NamedTuple):
-    """The index as it was read, and the names of the tensors in each file that it names."""
+    """The index as it was read, and the names of the tensors in each of its files."""
 
     listing: Path
     raw: bytes
@@ -24,17 +24,17 @@ class Shards(NamedTuple):
     files: dict[str, list[str]]
 
     def path(self, file: str) -> Path:
-        # The index is data, and names files of its own folder alone. A link in that folder is followed: the Hugging
-        # Face cache consists of them.
+        # The index may name only files of its own folder. Links in that folder are followed, since the Hugging Face
+        # cache consists of them.
         path = self.listing.parent / file
         if not path.exists():
-            what = "is a link to nothing" if path.is_symlink() else "is not there"
+            what = "is a broken link" if path.is_symlink() else "does not exist"
             raise Unfit("R068", f"its file {in_a_line(file, 100)!r} {what}")
         return path
 
 
 def chosen(path: Path) -> Path:
-    """The checkpoint that is meant: a file, or of a folder its index, or the only checkpoint in it."""
+    """The checkpoint at a path: the file; or for a folder its index, or the only checkpoint in it."""
     if not path.is_dir():
         return path
     names = sorted(os.listdir(path))
@@ -49,15 +49,15 @@ def _unclear(names: list[str], files: list[str]) -> Unfit:
     if any(name.endswith(".distcp") for name in names):
         return DISTRIBUTED.refused()
     if {"blobs", "snapshots"} <= set(names):
-        return Unfit("R062", "a model's folder in the Hugging Face cache", "name one of the folders in its snapshots/")
+        return Unfit("R062", "a model's folder in the Hugging Face cache", "give one of the folders in its snapshots/")
     if not files:
-        return Unfit("R062", "a folder without a checkpoint in it")
+        return Unfit("R062", "a folder without a checkpoint")
     there = ", ".join(in_a_line(name, 60) for name in files[:4]) + (", ..." if files[4:] else "")
-    return Unfit("R062", f"a folder with {len(files)} checkpoints: {there}", "name the one that is meant")
+    return Unfit("R062", f"a folder with {len(files)} checkpoints: {there}", "give the path of one of them")
 
 
 def files_of(path: Path) -> list[Path]:
-    """All that is read of a checkpoint: the file; or the index, and the files that it names and that are there."""
+    """The files of a checkpoint: the file; or the index and the files it names."""
     file = chosen(path)
     if not is_index(file):
         return [file]
@@ -71,7 +71,7 @@ def is_index(path: Path) -> bool:
 def read(index: Path) -> Shards:
     with Source(index) as source:
         if source.nbytes > _MOST_INDEX_BYTES:
-            raise Unfit("R067", f"an index of {source.nbytes} bytes")
+            raise Unfit("R067", f"an index of {source.nbytes} bytes; the limit is {_MOST_INDEX_BYTES}")
         raw, mode = source.read(0, source.nbytes), source.mode
         budget = Budget(source.nbytes)
     if not raw.lstrip().startswith(b"{"):
@@ -101,7 +101,7 @@ def _weight_map(index: JsonText) -> dict[str, list[str]]:
 
 
 def _inside(file: str) -> str:
-    """The name of a file in the same folder, and nothing else."""
+    """The name, if it is that of a checkpoint file in the same folder; else raises Unfit."""
     if not file.endswith(SUFFIXES) or set(file) & {"/", "\\", "\0"} or file.startswith("."):
-        raise Unfit("R068", f"it names {in_a_line(repr(file), 100)}, which is no file of the folder")
+        raise Unfit("R068", f"it names {in_a_line(repr(file), 100)}, which is not a checkpoint file in its folder")
     return file

@@ -1,4 +1,4 @@
-"""Reasons to refuse a checkpoint. Inner code says why; whoever knows the file adds its name, once."""
+"""Input files, reasons to refuse them, and the Budget that limits the work a file can cause."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import IO, NamedTuple
 from torchmove.errors import CheckpointRefused
 from torchmove.planning.plan import Refusal
 
-# What to do instead, where the reason itself does not say something better.
+# The remedy, where the reason does not have a more specific one.
 _REMEDIES = {
-    "R060": "name a device that a checkpoint can be saved from: cpu, cuda:0",
-    "R061": "look at the path, its permissions and the room on the disk",
-    "R062": "name a file of torch.save, a .safetensors file, or the index of a sharded checkpoint",
-    "R063": "load it with the function of torch that is for it, and torch.save the state_dict",
-    "R064": "save a state_dict; or, if you trust the file, torch.serialization.add_safe_globals, in Python",
-    "R065": "get the file again from where it was saved; it is not as it was written",
-    "R066": "get the file again from where it was saved, and do not load this one",
-    "R067": "do not load this file, unless you know who made it and why",
-    "R068": "get the index again, and the files that it names, into one folder",
-    "R069": "name another place",
+    "R060": "give a device such as cpu or cuda:0",
+    "R061": "check the path, its permissions and the free space on the disk",
+    "R062": "give a file of torch.save, a .safetensors file, or the index of a sharded checkpoint",
+    "R063": "load it with the torch function for its format, and torch.save the state_dict",
+    "R064": "save a state_dict instead; or, if you trust the file, call torch.serialization.add_safe_globals in Python",
+    "R065": "copy or download the file again; it is damaged",
+    "R066": "copy or download the file again, and do not load this one",
+    "R067": "do not load this file unless you trust its author",
+    "R068": "copy or download the index and all files it names into one folder",
+    "R069": "choose another path",
     "R070": "use the checkpoint as it is",
-    "R071": "load it yourself where it was saved, and torch.save a state_dict of it",
-    "R072": "try again, while nobody writes to the file; if it stays so, the disk or the memory is faulty",
-    "R073": "name a file, or for a folder a folder",
+    "R071": "load it on the machine where it was saved, and torch.save its state_dict",
+    "R072": "try again while no other process writes to the file; if it fails again, check the disk and the memory",
+    "R073": "give a file name for a file, or a folder name for a folder",
 }
 
 
 class Unfit(Exception):
-    """One reason, not yet with the name of the file. `inside` says where in the file, if that is known."""
+    """One reason to refuse a file, without the file's name. `inside` says where in the file, if known."""
 
     def __init__(self, code: str, why: str, remedy: str = "", *, inside: str = "") -> None:
         super().__init__(why)
@@ -41,7 +41,7 @@ class Unfit(Exception):
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Whatever stands in the way in here is refused under the name of this file."""
+    """Raise errors of the block as CheckpointRefused with the name of this file."""
     try:
         yield
     except Unfit as unfit:
@@ -49,7 +49,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         raise refused(path, Unfit("R061", error.strerror or type(error).__name__)) from error
     except (MemoryError, RecursionError) as error:
-        raise refused(path, Unfit("R067", "it asks for more memory than there is, or for too deep a stack")) from error
+        raise refused(path, Unfit("R067", "reading it takes more memory or stack than available")) from error
 
 
 def refused(path: str | os.PathLike[str], unfit: Unfit) -> CheckpointRefused:
@@ -76,16 +76,16 @@ class Stamp(NamedTuple):
 
 
 class Source:
-    """An ordinary file, open for reading."""
+    """A regular file, open for reading."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         try:
-            # Opening a device may do something already, and a pipe without a writer would wait for ever.
+            # Opening a device can have side effects, and opening a pipe without a writer would block.
             _ordinary(os.stat(self.path))
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except ValueError:
-            raise Unfit("R061", "no name that a file can have") from None
+            raise Unfit("R061", "not a valid file name") from None
         self._file: IO[bytes] = os.fdopen(descriptor, "rb", buffering=0)
         try:
             _ordinary(os.fstat(descriptor))
@@ -107,21 +107,21 @@ class Source:
         return Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Exactly these bytes; never asks for memory that the file could not fill."""
+        """Exactly these bytes; never allocates more memory than the file's size."""
         if not 0 <= offset <= offset + nbytes <= self.nbytes:
-            raise Unfit("R065", "it is shorter than it says: the end is missing")
+            raise Unfit("R065", "the file is truncated")
         self._file.seek(offset)
         pieces = []
         while nbytes:
             piece = self._file.read(nbytes)
             if not piece:
-                raise Unfit("R065", "it became shorter while it was read")
+                raise Unfit("R065", "the file was truncated while it was read")
             pieces.append(piece)
             nbytes -= len(piece)
         return b"".join(pieces)
 
     def pieces(self, offset: int, nbytes: int) -> Iterator[bytes]:
-        """The same, a few MiB at a time."""
+        """These bytes, a few MiB at a time."""
         for at in range(offset, offset + nbytes, CHUNK_BYTES):
             yield self.read(at, min(CHUNK_BYTES, offset + nbytes - at))
 
@@ -134,24 +134,24 @@ class Source:
 
 def _ordinary(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise Unfit("R061", "not an ordinary file")
+        raise Unfit("R061", "not a regular file")
 
 
 _FIXED_UNITS = 1_000_000
 _UNITS_PER_BYTE = 8
-# Of one file: 2 GB of memory, or somewhat more than a minute. 300 000 tensors take a third of it.
+# For one file: 2 GB of memory, or somewhat more than a minute. 300 000 tensors take a third of it.
 _MOST_UNITS = 250_000_000
 
 
 class Budget:
-    """What is left of the work that a checkpoint may ask for."""
+    """The work that reading a checkpoint may still take."""
 
     def __init__(self, nbytes: int = 0) -> None:
         self.left = _FIXED_UNITS + _worth(nbytes)
         self._granted: set[tuple[int, int, int]] = set()
 
     def grant(self, source: Source, offset: int, nbytes: int) -> None:
-        """More work, for a part of a file that describes tensors: once, by however many names the file is given."""
+        """Allow more work for a part of a file that describes tensors; once per file, whatever its names."""
         part = (source.stamp.device, source.stamp.number, offset)
         if part not in self._granted:
             self._granted.add(part)
@@ -163,7 +163,7 @@ class Budget:
             self.refuse()
 
     def refuse(self) -> None:
-        raise Unfit("R067", "it takes far more work to read than a checkpoint of its size: it is made to do harm")
+        raise Unfit("R067", "reading it takes far more work than a checkpoint of its size; it may be malicious")
 
 
 def _worth(nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""A file of torch.save: its archive, its pickle, and what that says."""
+"""A file of torch.save: its archive, and the contents of its pickle."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ _MOST_PICKLE_BYTES = 64 << 20
 
 
 class TorchFile:
+    """An open file of torch.save."""
+
     def __init__(self, source: Source, budget: Budget | None = None) -> None:
         refuse_other_zip(names(source))
         self.source = source
@@ -29,16 +31,16 @@ class TorchFile:
         return sum(record.nbytes for record in records if record.name.startswith("data/") and record.name not in used)
 
     def _alignment(self) -> int:
-        said = self._small(".storage_alignment", b"64")
-        if not said.isdigit() or not 1 <= int(said) <= 1 << 14:
-            raise Unfit("R065", f"its storages are aligned to {said!r}")
-        return int(said)
+        alignment = self._small(".storage_alignment", b"64")
+        if not alignment.isdigit() or not 1 <= int(alignment) <= 1 << 14:
+            raise Unfit("R065", f"invalid storage alignment {alignment!r}")
+        return int(alignment)
 
     def _byteorder(self) -> str:
-        said = self._small("byteorder", b"little")
-        if said not in (b"little", b"big"):
-            raise Unfit("R065", f"its byte order is {said!r}")
-        return said.decode()
+        order = self._small("byteorder", b"little")
+        if order not in (b"little", b"big"):
+            raise Unfit("R065", f"invalid byte order {order!r}")
+        return order.decode()
 
     def _small(self, name: str, default: bytes) -> bytes:
         return self.archive.read(name, 16) if name in self.archive.records else default

@@ -1,6 +1,6 @@
-"""What a pickle speaks of, without making any of it: stand-ins for storages, tensors and the rest.
+"""Stand-ins for the objects of a pickle, so that none of them is created: storages, tensors, globals and others.
 
-Lists, tuples, plain dicts, numbers, texts and dtypes stand for themselves.
+Lists, tuples, plain dicts, numbers, strings and dtypes are themselves.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 from torchmove.checkpoints.source import Unfit
 from torchmove.surveying.paths import ATTRIBUTE, CALL, ITEM, KEY, KEYED, MEMBER, ROOT
 
-LONGEST_PLACE = 100  # of the name of a device; a longer text is none
+LONGEST_PLACE = 100  # characters of a device name
 PLAIN = (str, int, float, bool, complex, bytes, type(None), torch.dtype)
 
 
-class Word(str):
-    """A text that is short enough to name a device, and the step that pushed it."""
+class ShortText(str):
+    """A string short enough to name a device, and the position of the opcode that pushed it."""
 
-    __slots__ = ("at",)
-    at: int
+    __slots__ = ("start",)
+    start: int
 
 
-class Name:
-    """A class, function or constant, by its full name."""
+class Global:
+    """A GLOBAL: a class, function or constant, by its full name."""
 
     __slots__ = ("name",)
 
@@ -39,7 +39,7 @@ class Name:
         return self.name
 
 
-class Device:
+class PickledDevice:
     """A torch.device."""
 
     __slots__ = ("text",)
@@ -51,8 +51,8 @@ class Device:
         return f"device({self.text!r})"
 
 
-class Stored:
-    """A storage: a record of the archive. `device` is where its tensors were; for XLA not the same as `location`."""
+class PersistentStorage:
+    """A storage: a record of the archive. `device` is the device of its tensors, which for XLA is not `location`."""
 
     __slots__ = ("device", "dtype", "key", "location", "nbytes")
 
@@ -61,7 +61,7 @@ class Stored:
 
 
 class Dict(dict[Any, Any]):
-    """An OrderedDict or a Counter; `state` is what is hung on it."""
+    """An OrderedDict or a Counter; `state` is its attributes."""
 
     __slots__ = ("kind", "state")
 
@@ -71,12 +71,12 @@ class Dict(dict[Any, Any]):
         self.state: dict[Any, Any] = {}
 
 
-class Members(list[Any]):
-    """A set."""
+class SetItems(list[Any]):
+    """A set, as a list of its items."""
 
 
-class Window(NamedTuple):
-    """What a tensor shows of its storage; counted in elements."""
+class PickledView(NamedTuple):
+    """A tensor's view of its storage, in elements."""
 
     dtype: torch.dtype
     offset: int
@@ -84,68 +84,72 @@ class Window(NamedTuple):
     stride: tuple[int, ...]
 
 
-class Part(NamedTuple):
-    """Something inside, and the step that leads to it."""
+class PickledChild(NamedTuple):
+    """A value inside another one, and the path step that leads to it."""
 
     how: str
     what: Any
     value: Any
 
 
-class Tensor:
-    """A tensor: a window on a storage; or without one, made of its parts."""
+class PickledTensor:
+    """A tensor: a view on a storage, or a composite of its parts."""
 
-    __slots__ = ("other", "parts", "storage", "window")
+    __slots__ = ("other", "parts", "storage", "view")
 
     def __init__(
-        self, window: Window | None, storage: Stored | None, parts: tuple[Part, ...] = (), other: tuple[Any, ...] = ()
+        self,
+        view: PickledView | None,
+        storage: PersistentStorage | None,
+        parts: tuple[PickledChild, ...] = (),
+        other: tuple[Any, ...] = (),
     ) -> None:
-        self.window, self.storage, self.parts = window, storage, parts
-        self.other = other  # whatever else makes it what it is: its class, requires_grad, conjugation
+        self.view, self.storage, self.parts = view, storage, parts
+        self.other = other  # its other properties: class, requires_grad, conjugate bit
 
 
-class Thing:
-    """An object of a class that the user allows: its maker, what that was given, and what was set on the result."""
+class Reduced:
+    """An object made by REDUCE with a class that the user allows: the callable, its arguments, and the state."""
 
     __slots__ = ("reduced", "state")
 
-    def __init__(self, maker: Name, arguments: Any) -> None:
+    def __init__(self, maker: Global, arguments: Any) -> None:
         self.reduced = (maker, arguments)
         self.state: Any = None
 
 
-def inside(value: Any) -> Iterator[Part]:
-    """What a value holds, in order."""
+def inside(value: Any) -> Iterator[PickledChild]:
+    """The children of a value, in order."""
     if isinstance(value, dict):
         yield from _pairs(value)
         yield from attributes(value.state) if isinstance(value, Dict) else ()
     elif isinstance(value, (list, tuple)):
-        how = MEMBER if isinstance(value, Members) else ITEM
-        yield from (Part(how, index, each) for index, each in enumerate(value))
-    elif isinstance(value, Tensor):
+        how = MEMBER if isinstance(value, SetItems) else ITEM
+        yield from (PickledChild(how, index, each) for index, each in enumerate(value))
+    elif isinstance(value, PickledTensor):
         yield from value.parts
-    elif isinstance(value, Thing):
-        yield Part(CALL, "__reduce__", value.reduced)
+    elif isinstance(value, Reduced):
+        yield PickledChild(CALL, "__reduce__", value.reduced)
         yield from attributes(value.state)
 
 
-def _pairs(value: dict[Any, Any]) -> Iterator[Part]:
+def _pairs(value: dict[Any, Any]) -> Iterator[PickledChild]:
     for index, (key, each) in enumerate(value.items()):
         if is_plain(key):
-            yield Part(ITEM, key, each)
+            yield PickledChild(ITEM, key, each)
         else:
-            yield Part(KEY, index, key)
-            yield Part(KEYED, index, each)
+            yield PickledChild(KEY, index, key)
+            yield PickledChild(KEYED, index, each)
 
 
-def attributes(state: Any) -> Iterator[Part]:
-    """What BUILD hangs on an object: a dict of attributes, or a pair of dicts where there are slots, or one's own."""
+def attributes(state: Any) -> Iterator[PickledChild]:
+    """The children of a BUILD state: a dict of attributes, a pair of dicts for __slots__, or a custom state."""
     dicts = state if isinstance(state, tuple) and len(state) == 2 else (state,)
     if all(isinstance(each, Mapping) or each is None for each in dicts):
         for each in dicts:
-            yield from (Part(ATTRIBUTE, str(name), value) for name, value in (each or {}).items())
+            yield from (PickledChild(ATTRIBUTE, str(name), value) for name, value in (each or {}).items())
     else:
-        yield Part(CALL, "__getstate__", state)
+        yield PickledChild(CALL, "__getstate__", state)
 
 
 def is_plain(key: Any) -> bool:
@@ -153,10 +157,10 @@ def is_plain(key: Any) -> bool:
 
 
 def meaning(value: Any) -> str:
-    """A digest of all that a pickle says, save where its storages are: equal for equal checkpoints."""
+    """A digest of the contents of a pickle except its storages' devices: equal for equal checkpoints."""
     digest = hashlib.sha256()
-    numbers: dict[int, int] = {}  # of values that can be met again, by id; all of them are alive meanwhile
-    entered = [iter([Part(ROOT, "", value)])]
+    numbers: dict[int, int] = {}  # of values that can occur again, by id; all of them stay alive here
+    entered = [iter([PickledChild(ROOT, "", value)])]
     while entered:
         part = next(entered[-1], None)
         if part is None:
@@ -164,9 +168,9 @@ def meaning(value: Any) -> str:
             digest.update(b")")
             continue
         how, what, each = part
-        again = not isinstance(each, PLAIN) or _is_long(each)  # a long text may be there a million times
+        again = not isinstance(each, PLAIN) or _is_long(each)  # a long text can occur a million times
         known = numbers.get(id(each)) if again else None
-        digest.update(repr((how, what, known or _said(each))).encode("utf-8", "surrogatepass"))
+        digest.update(repr((how, what, known or _described(each))).encode("utf-8", "surrogatepass"))
         if known is None and again:
             numbers[id(each)] = len(numbers) + 1
             entered.append(inside(each))
@@ -177,70 +181,70 @@ def _is_long(value: Any) -> bool:
     return isinstance(value, (str, bytes)) and len(value) > LONGEST_PLACE
 
 
-def _said(value: Any) -> Any:
-    if isinstance(value, Tensor):
+def _described(value: Any) -> Any:
+    if isinstance(value, PickledTensor):
         stored = value.storage
         kept = stored and (stored.key, stored.dtype, stored.nbytes)
-        return ("tensor", value.window, kept, value.other)
-    if isinstance(value, Stored):
+        return ("tensor", value.view, kept, value.other)
+    if isinstance(value, PersistentStorage):
         return ("storage", value.key, value.dtype, value.nbytes)
-    if isinstance(value, (Name, Device, *PLAIN)):
-        return (type(value).__name__.replace("Word", "str"), value)
+    if isinstance(value, (Global, PickledDevice, *PLAIN)):
+        return (type(value).__name__.replace("ShortText", "str"), value)
     return (getattr(value, "kind", type(value).__name__), len(value) if hasattr(value, "__len__") else 0)
 
 
-_MOST_BYTES = 1 << 63  # what torch itself can count
+_MOST_BYTES = 1 << 63  # torch's sizes are signed 64-bit integers
 _MOST_DIMENSIONS = 64
 
 
 def count(numbers: Any) -> tuple[int, ...]:
-    """Sizes, strides and offsets: whole numbers from zero on."""
+    """The numbers as sizes, strides or offsets; raises Unfit unless they are integers from 0 on."""
     if isinstance(numbers, (list, tuple)) and all(type(each) is int and 0 <= each < _MOST_BYTES for each in numbers):
         return tuple(numbers)
-    raise Unfit("R066", "a size, stride or offset in it is no size, stride or offset")
+    raise Unfit("R066", "it has an invalid size, stride or offset")
 
 
-def checked(storage: Stored | None, window: Window, other: tuple[Any, ...]) -> Tensor:
-    """The tensor, if all that it shows is there. Without a storage it is a meta tensor."""
-    size, stride, (offset,) = count(window.size), count(window.stride), count([window.offset])
-    if not isinstance(window.dtype, torch.dtype) or not (storage is None or isinstance(storage, Stored)):
-        raise Unfit("R065", "its pickle makes a tensor of something that is no storage")
-    window = Window(window.dtype, offset, size, stride)
-    elements = f"a tensor of shape {list(size)[:8]} and {window.dtype}"
+def checked(storage: PersistentStorage | None, view: PickledView, other: tuple[Any, ...]) -> PickledTensor:
+    """The tensor; raises Unfit unless it is inside its storage. Without a storage it is a meta tensor."""
+    size, stride, (offset,) = count(view.size), count(view.stride), count([view.offset])
+    if not isinstance(view.dtype, torch.dtype) or not (storage is None or isinstance(storage, PersistentStorage)):
+        raise Unfit("R065", "its pickle makes a tensor from something that is not a storage")
+    view = PickledView(view.dtype, offset, size, stride)
+    elements = f"a tensor of shape {list(size)[:8]} and {view.dtype}"
     if len(size) != len(stride) or len(size) > _MOST_DIMENSIONS:
         raise Unfit("R066", f"a tensor of {len(size)} dimensions has {len(stride)} strides")
-    if nbytes(window) >= _MOST_BYTES:
+    if nbytes(view) >= _MOST_BYTES:
         raise Unfit("R066", f"{elements} is larger than any memory")
-    if storage is not None and extent(window)[1] > storage.nbytes:
-        raise Unfit("R066", f"{elements} reads past the end of its storage {storage.key!r} of {storage.nbytes} bytes")
-    return Tensor(window, storage, (), other)
+    if storage is not None and extent(view)[1] > storage.nbytes:
+        raise Unfit("R066", f"{elements} exceeds its storage {storage.key!r} of {storage.nbytes} bytes")
+    return PickledTensor(view, storage, (), other)
 
 
-def nbytes(window: Window) -> int:
-    return math.prod(window.size) * window.dtype.itemsize
+def nbytes(view: PickledView) -> int:
+    return math.prod(view.size) * view.dtype.itemsize
 
 
-def extent(window: Window) -> tuple[int, int]:
-    """The first byte that a tensor shows, and the one after the last."""
-    if 0 in window.size:
+def extent(view: PickledView) -> tuple[int, int]:
+    """The first byte of a tensor in its storage, and the end of its last one."""
+    if 0 in view.size:
         return 0, 0
-    last = window.offset + sum((size - 1) * stride for size, stride in zip(window.size, window.stride, strict=True))
-    return window.offset * window.dtype.itemsize, (last + 1) * window.dtype.itemsize
+    last = view.offset + sum((size - 1) * stride for size, stride in zip(view.size, view.stride, strict=True))
+    return view.offset * view.dtype.itemsize, (last + 1) * view.dtype.itemsize
 
 
-def shown_bytes(windows: Iterable[Window]) -> int:
-    """How many bytes of one storage the windows on it show together: at most this many, and exactly for most."""
-    # In order, not in a set: strides can be chosen so that all have one hash.
+def shown_bytes(views: Iterable[PickledView]) -> int:
+    """How many bytes of a storage its views cover together: an upper bound, exact for most."""
+    # Sorted, not in a set: a file can choose strides that all have the same hash.
     different, before = [], None
-    for window in sorted(windows, key=_shown):
-        if before is None or _shown(window) != _shown(before):
-            different.append(window)
-        before = window
+    for view in sorted(views, key=_shown):
+        if before is None or _shown(view) != _shown(before):
+            different.append(view)
+        before = view
     return min(_covered(sorted(map(extent, different))), sum(map(_distinct, different)))
 
 
-def _shown(window: Window) -> tuple[Any, ...]:
-    return window.offset, window.size, window.stride, window.dtype.itemsize
+def _shown(view: PickledView) -> tuple[Any, ...]:
+    return view.offset, view.size, view.stride, view.dtype.itemsize
 
 
 @cache
@@ -248,10 +252,10 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _distinct(window: Window) -> int:
-    """An expanded tensor shows the same bytes many times."""
-    sizes = (1 if stride == 0 and size else size for size, stride in zip(window.size, window.stride, strict=True))
-    return math.prod(sizes) * window.dtype.itemsize
+def _distinct(view: PickledView) -> int:
+    """Bytes of a view without the repetitions of expanded dimensions."""
+    sizes = (1 if stride == 0 and size else size for size, stride in zip(view.size, view.stride, strict=True))
+    return math.prod(sizes) * view.dtype.itemsize
 
 
 def _covered(extents: Sequence[tuple[int, int]]) -> int:

@@ -1,13 +1,14 @@
-"""The command line. One file for each kind of command; a command is a function there, with the line that names it.
+"""The command line.
 
-targets   what `train.py:build` means: the objects that a function of the user's returns
-output    a noun as text, as JSON, as a page; and the exit codes
-answers   stdout, for these alone
+targets   the TARGET argument, `train.py:build`: the objects that a user's function returns
+output    results as text, JSON or an HTML page; errors; exit codes
+answers   stdout, reserved for results
+pages     the page of --html
 states    survey, plan, rehearse
 files     inspect, relocate
 machine   devices, bench, demo, completion
 
-torch is imported by what needs it, when it is run: help and completion answer at once.
+Commands import torch when they run, so that help and completion are fast.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import click
 
 import torchmove
 from torchmove.cli import files, machine, states
-from torchmove.cli.answers import colour, say
+from torchmove.cli.answers import color, say
 from torchmove.cli.output import Commands
 
 _EPILOG = """
 \b
-For example:
+Examples:
   torchmove plan train.py:build --to cuda
   torchmove rehearse train.py:build --to cuda
 
@@ -29,9 +30,9 @@ For example:
 Exit codes:
   0  no problem found
   1  problems found
-  2  refused: cannot be done, with the reason and the remedy
-  3  an error
-  4  incomplete: a rehearsal did not reach the end of its step
+  2  refused, with the reason and the remedy
+  3  error
+  4  incomplete: the rehearsal did not reach the end of the step
   130  Ctrl-C
 """
 
@@ -43,13 +44,13 @@ Exit codes:
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option("--debug", is_flag=True, help="Show where an error comes from.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(torchmove.__version__, prog_name="torchmove")
 @click.pass_context
 def main(ctx: click.Context, debug: bool) -> None:
-    """Change the device of a PyTorch training state: all of it or none of it."""
-    del debug  # read where a command has failed
-    ctx.color = colour()
+    """Move a PyTorch training state to another device: all of it or none of it."""
+    del debug  # read by Commands.invoke
+    ctx.color = color()
     if ctx.invoked_subcommand is None:
         say(ctx.get_help())
 

@@ -1,4 +1,4 @@
-"""Where a command's answers go: to stdout, which is theirs alone, whatever the user's code prints."""
+"""Results of a command go to stdout, which is reserved for them: the user's own output goes to stderr."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ _ANSWERS = "torchmove.answers"
 
 
 def say(words: str) -> None:
+    """Print to the stream of the command's results."""
     stream: IO[str] | None = click.get_current_context().meta.get(_ANSWERS) or sys.stdout
-    if stream is None:  # closed: nobody wants to hear it
+    if stream is None:  # stdout is closed
         return
     try:
-        click.echo(_in_its_letters(words, stream), file=stream)
+        click.echo(_encodable(words, stream), file=stream)
     except OSError:
         give_up(stream)
         raise
 
 
-def _in_its_letters(words: str, stream: IO[str]) -> str:
-    """With what the terminal cannot show replaced: mostly the rules of tables."""
+def _encodable(words: str, stream: IO[str]) -> str:
+    """The text with characters replaced that the terminal cannot show: mostly the rules of tables."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         words.encode(encoding)
@@ -33,16 +34,16 @@ def _in_its_letters(words: str, stream: IO[str]) -> str:
 
 
 def give_up(stream: IO[str]) -> None:
-    """What could not be written would be tried again at exit, and complained of."""
+    """Redirect a broken stream to nowhere; Python would flush it again at exit and report an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def keep_answers_apart() -> None:
-    """From here on the user's code runs. Stdout is for the answer; what that code prints goes to stderr.
+    """Redirect stdout to stderr before the user's code runs; only `say` still writes to stdout.
 
-    Be it printed in C, in a thread or at exit: so nothing is put back.
+    The redirection is permanent, since user code may print from C, in a thread or at exit.
     """
     meta = click.get_current_context().meta
     if _ANSWERS not in meta and sys.stdout is not None:
@@ -54,15 +55,15 @@ def keep_answers_apart() -> None:
 def _own(stdout: TextIO) -> IO[str]:
     try:
         number = stdout.fileno()
-    except OSError:  # a test's, or a notebook's
+    except OSError:  # not a file: in a test or a notebook
         return stdout
-    if sys.stderr is None:  # closed: its number is free, and would be taken
+    if sys.stderr is None:  # closed: os.dup would reuse its descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     own = open(os.dup(number), "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: SIM115
     os.dup2(2, number)
     return own
 
 
-def colour() -> bool | None:
-    """None: where it is a terminal. See no-color.org."""
+def color() -> bool | None:
+    """False if the environment turns colors off (no-color.org); None: colors in a terminal."""
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None

@@ -1,4 +1,4 @@
-"""inspect, relocate: checkpoint files."""
+"""The commands inspect and relocate, for checkpoint files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torchmove.cli.output import Answer, as_json, devices_like, reporting, tell
 _FILE = click.argument("file", type=click.Path(exists=True, path_type=Path))
 
 
-@click.command(epilog="For example: torchmove inspect checkpoint.pt --json")
+@click.command(epilog="Example: torchmove inspect checkpoint.pt --json")
 @_FILE
 @reporting
 def inspect(file: Path, answer: Answer) -> None:
-    """What is in a checkpoint? Tensors, the devices they were saved on, bytes, shared storages, optimizer state.
+    """List a checkpoint's tensors, the devices they were saved from, shared storages and optimizer state.
 
-    FILE is a .pt, .pth, .bin or .safetensors file, or a folder or index of several. The data is not loaded, and no
-    pickled code is run: what torch's weights-only loading refuses is refused here.
+    FILE is a .pt, .pth, .bin or .safetensors file, or the folder or index of a sharded checkpoint. No tensor data is
+    loaded and no pickled code is run; whatever torch's weights-only loading refuses is refused here.
     """
     from torchmove.checkpoints.inspecting import inspect as inspected
     from torchmove.checkpoints.shards import files_of
@@ -30,7 +30,7 @@ def inspect(file: Path, answer: Answer) -> None:
     answer.tell(inspected(file), inputs)
 
 
-@click.command(epilog="For example: torchmove relocate checkpoint.pt --to cpu -o checkpoint-cpu.pt")
+@click.command(epilog="Example: torchmove relocate checkpoint.pt --to cpu -o checkpoint-cpu.pt")
 @_FILE
 @click.option(
     "--to",
@@ -38,16 +38,16 @@ def inspect(file: Path, answer: Answer) -> None:
     default="cpu",
     show_default=True,
     shell_complete=devices_like,
-    help="The device that it shall load on.",
+    help="The device that the result loads on.",
 )
-@click.option("-o", "--out", required=True, type=click.Path(), help="The file to write; for a folder, the folder.")
-@click.option("--overwrite", is_flag=True, help="Replace an ordinary file that is there; a folder never.")
+@click.option("-o", "--out", required=True, type=click.Path(), help="The file to write, or the folder if FILE is one.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it is a regular file; folders are never replaced.")
 @as_json
 def relocate(file: Path, to: str, out: str, overwrite: bool, as_json: bool) -> None:
     """Rewrite a checkpoint so that it loads on a machine without the device it was saved from.
 
-    Only the names of devices change; the bytes of the tensors are copied as they are, and compared afterwards. OUT is
-    there whole or not at all, and FILE is not touched.
+    Only the names of devices change; the bytes of the tensors are copied unchanged and verified. OUT appears complete
+    or not at all, and FILE is not modified.
     """
     from torchmove.checkpoints.relocating import relocate as relocated
 

@@ -1,4 +1,4 @@
-"""devices, bench, demo, completion: the machine at hand."""
+"""The commands devices, bench, demo and completion."""
 
 from __future__ import annotations
 
@@ -21,32 +21,35 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 
 
 def size(text: str) -> int:
+    """The number of bytes of a size such as `2GB`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.lower())
     nbytes = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
     if nbytes <= 0:
-        raise click.BadParameter(f"{text!r} is not a size: write 500MB, 2GB, 2GiB or a number of bytes")
+        raise click.BadParameter(f"{text!r} is not a size. Fix: --bytes 500MB, 2GB, 2GiB or a number of bytes")
     return nbytes
 
 
-@click.command(epilog="For example: torchmove devices --json")
+@click.command(epilog="Example: torchmove devices --json")
 @as_json
 def devices(as_json: bool) -> None:
-    """What has this machine? Its devices, their memory, free and used, and the links between them."""
+    """List this machine's devices, their free and used memory, and the links between them."""
     from torchmove.machine import devices as found
 
     tell(found(), as_json=as_json)
 
 
-@click.command(epilog="For example: torchmove bench --device cuda:1 --bytes 2GB --json > here.json")
-@click.option("--device", shell_complete=devices_like, help="Where to move to. By default the machine's accelerator.")
-@click.option("--bytes", "nbytes", type=size, help="How large a state. By default what takes about a minute.")
+@click.command(epilog="Example: torchmove bench --device cuda:1 --bytes 2GB --json > here.json")
+@click.option(
+    "--device", shell_complete=devices_like, help="The device to move to. Default: the machine's accelerator."
+)
+@click.option("--bytes", "nbytes", type=size, help="Size of the state. Default: one that takes about a minute.")
 @as_json
 def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
-    """How fast does a training state move on this machine?
+    """Measure how fast a training state moves on this machine.
 
-    Takes a transformer with AdamW in mid-training to the device and back: by Module.to and a loop over the optimizer's
-    state, by tm.move, and by tm.move(verify="bytes"); on CUDA beside copies of pinned memory, the most that the link
-    can do. The ways take turns. A state takes at most a quarter of the free memory.
+    Moves a transformer and its AdamW optimizer to the device and back: by Module.to and a loop over the optimizer's
+    state, by tm.move, and by tm.move(verify="bytes"). On CUDA also copies pinned memory, the most that the link can do.
+    The ways are measured in turns. The state takes at most a quarter of the free memory.
     """
     from torchmove import bench as measuring
 
@@ -54,21 +57,21 @@ def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
     tell(measured, as_json=as_json)
 
 
-_STORY = (
-    ("Where is everything?", "torchmove survey train.py:build"),
+_STEPS = (
+    ("List every tensor of the training state:", "torchmove survey train.py:build"),
     (
-        "Would it run on a GPU after model.to('cuda')? Rehearsed without one:",
+        "Rehearse a step on a simulated GPU, after model.to('cuda'):",
         "torchmove rehearse train.py:build --moved-by to",
     ),
-    ("And after tm.move(model, optimizer, to='cuda')?", "torchmove rehearse train.py:build"),
-    ("On this machine:", "python train.py"),
+    ("Rehearse it after tm.move(model, optimizer, to='cuda'):", "torchmove rehearse train.py:build"),
+    ("Move the state on this machine and train on:", "python train.py"),
 )
 
 
-@click.command(epilog="For example: torchmove demo")
+@click.command(epilog="Example: torchmove demo")
 @click.pass_context
 def demo(ctx: click.Context) -> None:
-    """A story in a minute: a training program that Module.to leaves in pieces. Needs no accelerator."""
+    """Run a one-minute demo of what Module.to misses. Needs no accelerator."""
     program = resources.files("torchmove.demo").joinpath("train.py").read_text(encoding="utf-8")
     say(f"train.py:\n\n{indent(program, '    ')}")
     here = Path.cwd()
@@ -76,7 +79,7 @@ def demo(ctx: click.Context) -> None:
         os.chdir(folder)
         try:
             Path("train.py").write_text(program, encoding="utf-8")
-            for words, line in _STORY:
+            for words, line in _STEPS:
                 say(click.style(f"{words}\n\n$ {line}\n", bold=True))
                 _run(ctx, *line.split())
                 say("")
@@ -86,19 +89,19 @@ def demo(ctx: click.Context) -> None:
 
 def _run(ctx: click.Context, command: str, *arguments: str) -> None:
     if command == "python":
-        said = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
-        say(said.rstrip())
+        printed = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
+        say(printed.rstrip())
     else:
         code = ctx.find_root().command.main([*arguments], prog_name=command, standalone_mode=False, parent=ctx)
         if code not in (FINE, FINDINGS, None):
             ctx.exit(code)
 
 
-@click.command(epilog="For example: torchmove completion bash >> ~/.bashrc")
+@click.command(epilog="Example: torchmove completion bash >> ~/.bashrc")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands and options."""
+    """Print the shell completion script."""
     found = get_completion_class(shell)
     assert found is not None
     say(found(ctx.find_root().command, {}, "torchmove", "_TORCHMOVE_COMPLETE").source())

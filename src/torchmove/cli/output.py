@@ -1,4 +1,4 @@
-"""What a command says: a noun as text, as JSON or as a page, errors in one line, and the exit code."""
+"""The output of a command: a result as text, JSON or a page, an error in one line, and the exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from torchmove.cli.answers import colour, give_up, say
+from torchmove.cli.answers import color, give_up, say
 from torchmove.cli.pages import Page
 
 if TYPE_CHECKING:
@@ -26,35 +26,35 @@ _STDOUT = "-"
 
 
 class Refused(click.ClickException):
-    """The line says why, and what to do instead."""
+    """A refusal: one line with the reason and the remedy."""
 
     exit_code = REFUSED
-    kind, colour = "refused", "yellow"
+    kind, color = "refused", "yellow"
 
     def __init__(self, message: str, refusals: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
         self.refusals = refusals
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(
-            f"{click.style(self.kind + ':', fg=self.colour)} {self.message}", file=file, err=True, color=colour()
-        )
+        click.echo(f"{click.style(self.kind + ':', fg=self.color)} {self.message}", file=file, err=True, color=color())
 
     def facts(self) -> dict[str, Any]:
         return {"ok": False, self.kind: self.message, "refusals": [each._asdict() for each in self.refusals]}
 
 
 class Failed(Refused):
+    """An error: one line."""
+
     exit_code = ERROR
-    kind, colour = "error", "red"
+    kind, color = "error", "red"
 
 
 class Commands(click.Group):
-    """What a command raises ends it with one line; a traceback is shown to those who ask for it."""
+    """The command group. An exception ends a command with one line; --debug prints the traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return list(self.commands)  # in the order of their files: from what one asks first to what one asks last
+        return list(self.commands)  # in the order of definition, not alphabetical
 
     def make_context(self, *given: Any, **extra: Any) -> click.Context:
         try:
@@ -86,8 +86,8 @@ class Commands(click.Group):
 
 def _misused(error: click.UsageError) -> Refused:
     command = error.ctx.command_path if error.ctx else "torchmove"
-    said = " ".join(error.format_message().split()).rstrip(".")
-    return Refused(f"{said}; {command} --help shows how")
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return Refused(message if "Fix: " in message else f"{message}. Fix: see {command} --help")
 
 
 def _ending(error: Exception, command: str | None) -> Refused:
@@ -102,8 +102,8 @@ def _ending(error: Exception, command: str | None) -> Refused:
         return Refused("; ".join(map(str, refusals)), refusals)
     if isinstance(error, CannotMeasure):
         return Refused(first_line(error))
-    said = first_line(error) if isinstance(error, TorchmoveError) else described(error)
-    return Failed(f"{said}; torchmove --debug {command} ... shows where")
+    message = first_line(error) if isinstance(error, TorchmoveError) else described(error)
+    return Failed(f"{message}. For the traceback: torchmove --debug {command} ...")
 
 
 def first_line(error: BaseException) -> str:
@@ -111,7 +111,7 @@ def first_line(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Its kind, and what it says if it says anything."""
+    """The exception's type, and the first line of its message if it has one."""
     return ": ".join(filter(None, (type(error).__name__, first_line(error))))
 
 
@@ -126,35 +126,33 @@ def _remember(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
 
 
 def _page(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Said before the work is done, not after it."""
+    """Check the arguments of --html before the command runs."""
     del param
     if value == _STDOUT and _JSON in ctx.meta:
-        raise click.BadParameter("- and --json would both be written to stdout: name a file for the page")
+        raise click.BadParameter("- and --json both write to stdout. Fix: --html report.html --json")
     if value in (None, _STDOUT):
         return value
     place = Path(value or "")
     if not place.name:
-        raise click.BadParameter("it has no name: write --html report.html")
+        raise click.BadParameter("not a file name. Fix: --html report.html")
     if not place.parent.is_dir():
-        raise click.BadParameter(f"there is no folder {place.parent} for {place.name}")
+        raise click.BadParameter(f"the folder {place.parent} does not exist. Fix: create it first")
     return value
 
 
-as_json = click.option(
-    "--json", "as_json", is_flag=True, is_eager=True, callback=_remember, help="Print JSON, for machines."
-)
+as_json = click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_remember, help="Print JSON.")
 _as_page = click.option(
     "--html",
     type=click.Path(allow_dash=True),
     callback=_page,
     metavar="FILE",
-    help="Write a page for the browser; - instead of the text. Replaces a page of torchmove, and never what is read.",
+    help="Write an HTML page to FILE, or to stdout if FILE is -. Replaces only an earlier page of torchmove.",
 )
-_overwrite = click.option("--overwrite", is_flag=True, help="Let the page replace any other ordinary file.")
+_overwrite = click.option("--overwrite", is_flag=True, help="Let the page of --html replace any regular file.")
 
 
 def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command whose answer is a noun: it gets them as one, `answer`."""
+    """Add the options --json, --html and --overwrite to a command, which gets them as one argument, `answer`."""
 
     @as_json
     @_as_page
@@ -163,14 +161,14 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_answer(*given: Any, as_json: bool, html: str | None, overwrite: bool, **options: Any) -> Any:
         page = None if html in (None, _STDOUT) else Page(html, os.path.join(os.getcwd(), html), overwrite)
         if overwrite and page is None:
-            raise click.UsageError("--overwrite is for a page: write --html report.html --overwrite")
+            raise click.UsageError("--overwrite applies to --html. Fix: --html report.html --overwrite")
         return command(*given, answer=Answer(as_json, html == _STDOUT, page), **options)
 
     return with_answer
 
 
 def devices_like(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell, which completes them."""
+    """Device names for shell completion."""
     del ctx, param
     known = ("cuda", "cuda:0", "cpu", "mps", "xpu", "auto")
     return [device for device in known if device.startswith(incomplete)]
@@ -180,31 +178,32 @@ def devices_like(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 class Answer(NamedTuple):
-    """How a command answers."""
+    """How a command prints its result."""
 
     as_json: bool
     as_html: bool
     page: Page | None
 
     def check(self, inputs: Collection[Path]) -> None:
-        """Refuses a page that cannot be written, before the work is done. `inputs`: what the command reads."""
+        """Refuse a page that cannot be written, before the command runs. `inputs`: the files that the command reads."""
         if self.page is not None:
             self.page.check(inputs)
 
-    def tell(self, noun: Result, inputs: Collection[Path]) -> None:
+    def tell(self, result: Result, inputs: Collection[Path]) -> None:
         if self.page is not None:
-            self.page.write(noun.to_html(), inputs)
+            self.page.write(result.to_html(), inputs)
             click.echo(f"wrote {os.path.relpath(self.page.path)}", err=True)
         if self.as_html:
-            say(noun.to_html())
+            say(result.to_html())
         else:
-            tell(noun, as_json=self.as_json)
+            tell(result, as_json=self.as_json)
 
 
-def tell(noun: Result, *, as_json: bool) -> None:
+def tell(result: Result, *, as_json: bool) -> None:
+    """Print a result."""
     if as_json:
-        say(noun.to_json())
+        say(result.to_json())
     else:
         from torchmove.reporting import report, text
 
-        say(text.render(report(noun).sheet(), colour=True))  # click takes the colours out where nobody could see them
+        say(text.render(report(result).sheet(), color=True))  # click removes the colors unless it is a terminal

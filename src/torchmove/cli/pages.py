@@ -1,6 +1,6 @@
-"""The page of `--html`: never written over what the command reads, nor over a file that nobody said may go.
+"""The page of `--html`. It never replaces a file that the command reads, nor another file without --overwrite.
 
-It takes its place as a relocated checkpoint does: whole or not at all, and in the place of an ordinary file alone.
+It is written like a relocated checkpoint: complete or not at all.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 
 class Page(NamedTuple):
-    """Where it goes: as it was written, and from the root, since the user's code may go to another folder."""
+    """The path of the page: as given, and absolute, since the user's code may change the working directory."""
 
     given: str
     path: str
     overwrite: bool
 
     def check(self, inputs: Collection[Path]) -> bool:
-        """Refuses what cannot be its place. Returns whether a file is replaced there."""
+        """Refuse a path that cannot be written. Returns whether a file is replaced."""
         from torchmove.checkpoints import output as placing
         from torchmove.checkpoints.source import naming
 
@@ -33,7 +33,7 @@ class Page(NamedTuple):
 
         replaces, place = self.check(inputs), Path(self.path)
         with naming(self.given):
-            # Nobody may do more with the new page than with the one before.
+            # The new page gets the permissions of the one it replaces.
             mode = stat.S_IMODE(os.lstat(place).st_mode) & 0o777 if os.path.lexists(place) else 0o666
             with new_file(place, mode, overwrite=replaces) as hidden:
                 hidden.write_text(words, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""survey, plan, rehearse: of the objects that a function of the user's returns."""
+"""The commands survey, plan and rehearse, for the objects that a user's function returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _to(**options: Any) -> Callable[[_Command], _Command]:
     return click.option("--to", metavar="DEVICE", shell_complete=devices_like, **options)
 
 
-@click.command(epilog="For example: torchmove survey train.py:build --json")
+@click.command(epilog="Example: torchmove survey train.py:build --json")
 @_TARGET
 @reporting
 def survey(target: Target, answer: Answer) -> None:
@@ -41,14 +41,14 @@ def survey(target: Target, answer: Answer) -> None:
     answer.tell(survey_named(objects), target.files())
 
 
-@click.command(epilog="For example: torchmove plan train.py:build --to cuda --keep 'model.*.table'")
+@click.command(epilog="Example: torchmove plan train.py:build --to cuda --keep 'model.*.table'")
 @_TARGET
-@_to(required=True, help="Where to, as torch names it; auto: the machine's accelerator.")
-@click.option("--keep", multiple=True, metavar="PATTERN", help="What stays: paths, * stands for anything. Repeatable.")
+@_to(required=True, help="The device to move to; auto: the machine's accelerator.")
+@click.option("--keep", multiple=True, metavar="PATTERN", help="Path pattern of what stays, with *. Repeatable.")
 @reporting
 @click.pass_context
 def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], answer: Answer) -> None:
-    """Show what a move would do and whether it fits. Moves nothing. Ends with 2 if the state cannot move as asked.
+    """Show what a move would do and whether it fits. Moves nothing. Exits with 2 if the move is refused.
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
     """
@@ -61,30 +61,26 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
     ctx.exit(FINE if planned.ok else REFUSED)
 
 
-@click.command(epilog="For example: torchmove rehearse train.py:build --to cuda --moved-by to")
+@click.command(epilog="Example: torchmove rehearse train.py:build --to cuda --moved-by to")
 @_TARGET
-@_to(default="cuda", show_default=True, help="The device. It need not be there.")
+@_to(default="cuda", show_default=True, help="The device to simulate. It need not exist.")
 @click.option(
     "--moved-by",
     type=click.Choice(["torchmove", "to"]),
     default="torchmove",
     show_default=True,
-    help="Where tm.move puts the objects, or where Module.to does.",
+    help="Place the objects as tm.move does, or as Module.to does.",
 )
 @click.option(
     "--data",
     type=click.Choice(["auto", "shapes", "real"]),
     default="auto",
     show_default=True,
-    help="Compute with shapes alone or with real values; auto: real values for a small state.",
+    help="Compute with shapes only or with real values; auto: real values for a small state.",
 )
-@click.option(
-    "--state", multiple=True, metavar="NAME", help="An argument of the step that is treated as state. Repeatable."
-)
-@click.option(
-    "--strict-devices", is_flag=True, help="Report a device that was decided at import, where there is no GPU."
-)
-@click.option("--confirm-errors", is_flag=True, help="If the step ends in an error, try it without the simulation.")
+@click.option("--state", multiple=True, metavar="NAME", help="Treat this argument of the step as state. Repeatable.")
+@click.option("--strict-devices", is_flag=True, help="Report devices chosen at import, on a machine without a GPU.")
+@click.option("--confirm-errors", is_flag=True, help="If the step raises an error, run it again without simulation.")
 @reporting
 @click.pass_context
 def rehearse(
@@ -98,7 +94,7 @@ def rehearse(
     confirm_errors: bool,
     answer: Answer,
 ) -> None:
-    """Run a training step on a simulated device. Ends with 1 if a line would fail, with 4 if the run is incomplete.
+    """Run a training step on a simulated device. Exits with 1 if a line would fail, with 4 if the run is incomplete.
 
     TARGET is file.py:function or package.module:function; the function returns the step and its
     arguments: `return train_step, model, optimizer, batch`.
@@ -124,7 +120,10 @@ def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
 
     if isinstance(step, nn.Module) or not callable(step):
         kind = type(step).__name__
-        raise click.UsageError(f"{target.spec} returned a {kind} first: return the step, then what it is called with")
+        raise click.UsageError(
+            f"{target.spec} returned a {kind} first. Fix: return the step, then its arguments: "
+            "`return train_step, model, optimizer, batch`"
+        )
     try:
         check_call(step, tuple(objects))
         home_of(to)
@@ -133,7 +132,7 @@ def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
 
 
 def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
-    """The objects under the names that the step has for them."""
+    """The objects under the names of the step's parameters."""
     from torchmove.rehearsing.run import parameters_of
     from torchmove.surveying.names import names_of
 
@@ -144,8 +143,8 @@ def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
 def _states(target: Target, named: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
     unknown = [name for name in names if name not in named]
     if unknown:
-        returned = ", ".join(named) or "the step alone"
-        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no such object, but {returned}")
+        returned = ", ".join(named) or "only the step"
+        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no such object; it returned {returned}")
     return tuple(named[name] for name in names)
 
 

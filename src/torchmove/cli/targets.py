@@ -1,6 +1,6 @@
-"""A target: `package.module:factory` or `path/to/file.py:factory`. The factory is called and returns the objects.
+"""The TARGET argument: `package.module:factory` or `path/to/file.py:factory`. The factory returns the objects.
 
-It returns one object, a tuple or list of objects, or a dict of objects by name: paths begin with that name then.
+It returns one object, a tuple or list of objects, or a dict of objects by name, with which their paths begin.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torchmove.cli.output import described
 from torchmove.errors import TorchmoveError
 
 _NO_DEVICE = re.compile(r"not compiled with \w+ enabled|no NVIDIA (driver|GPU)|No \w+ GPUs are available")
-_NOTHING = "returned nothing: let it return the objects, as in `return model, optimizer`"
+_NOTHING = "returned None. Fix: return the objects, as in `return model, optimizer`"
 
 
 class NotMade(TorchmoveError):
@@ -33,13 +33,15 @@ class NotMade(TorchmoveError):
 
 
 class Target(NamedTuple):
+    """A function of the user's that returns objects."""
+
     spec: str
     where: str  # the file or module
     factory: str
-    folder: Path  # where the command was given
+    folder: Path  # the working directory of the command
 
     def files(self) -> list[Path]:
-        """Where the program lies: of a module that is not loaded yet, where it may lie."""
+        """The program's file; for a module that is not imported yet, the possible files."""
         if self.where.endswith(".py"):
             return [self.folder / self.where]
         place = self.folder.joinpath(*self.where.split("."))
@@ -49,7 +51,7 @@ class Target(NamedTuple):
     def made(self) -> Any:
         """What the factory returns."""
         keep_answers_apart()
-        sys.argv = [self.where]  # the command's own arguments are none of the program's
+        sys.argv = [self.where]  # the program must not see the command's arguments
         folders = {self.folder.resolve(), *(file.resolve().parent for file in self.files())}
         try:
             function = self._function()
@@ -57,7 +59,7 @@ class Target(NamedTuple):
             raise
         except BaseException as error:
             if "relative import with no known parent" in str(error):
-                raise click.UsageError(f"{self.where} belongs to a package: {_as_module(self)}") from None
+                raise click.UsageError(f"{self.where} belongs to a package. Fix: {_as_module(self)}") from None
             place = _place_of(error, folders)
             raise NotMade(f"cannot import {self.where}: {described(error)}{place}{_hint(error)}") from error
         try:
@@ -70,11 +72,11 @@ class Target(NamedTuple):
             raise click.UsageError(f"{self.spec} {_NOTHING}")
         if inspect.iscoroutine(made):
             made.close()
-            raise click.UsageError(f"{self.spec} is async: name an ordinary function that returns the objects")
+            raise click.UsageError(f"{self.spec} is async. Fix: use an ordinary function that returns the objects")
         return made
 
     def named(self) -> dict[str, Any]:
-        """The objects under names: a dict's own, else one by the kind of each."""
+        """The objects by name: the names of a dict, or names derived from their types."""
         from torchmove.surveying.names import check, names_of
 
         made = self.made()
@@ -97,38 +99,39 @@ class Target(NamedTuple):
         try:
             function = attrgetter(self.factory)(module)
         except AttributeError:
-            raise click.UsageError(f"{self.where} has no {self.factory}: it has {_callables(module)}") from None
+            raise click.UsageError(f"{self.where} has no {self.factory}; it has {_callables(module)}") from None
         if not callable(function) or _is_model(function):
             raise click.UsageError(
-                f"{self.spec} is a {type(function).__name__}: name a function that returns the objects"
+                f"{self.spec} is a {type(function).__name__}. Fix: name a function that returns the objects"
             )
         try:
             inspect.signature(function).bind()
         except TypeError as error:
             raise click.UsageError(
-                f"{self.spec} is called without arguments: {error}; name one that takes none"
+                f"{self.spec} is called without arguments: {error}. Fix: name a function without required arguments"
             ) from None
-        except ValueError:  # not every callable tells
+        except ValueError:  # a callable without a signature
             pass
         return function  # type: ignore[no-any-return]
 
 
 def target(text: str) -> Target:
+    """Parse a TARGET argument."""
     where, colon, factory = text.rpartition(":")
     if not (colon and where and factory) or (where.startswith(".") and not where.endswith(".py")):
-        raise click.BadParameter(f"{text!r} names no function: write file.py:function or package.module:function")
+        raise click.BadParameter(f"{text!r} names no function. Fix: file.py:function or package.module:function")
     return Target(text, where, factory, Path.cwd())
 
 
 def several(made: Any) -> tuple[Any, ...]:
-    # A named tuple is one object, and so is a dict of tensors; a bare tuple or list is several.
+    # A named tuple or a dict of tensors is one object; a plain tuple or list is several.
     return tuple(made) if type(made) in (tuple, list) else (made,)
 
 
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise click.UsageError(f"there is no file {path}")
-    # As if it had been started: what lies beside it can be imported.
+        raise click.UsageError(f"the file {path} does not exist")
+    # As for a script: modules in its folder can be imported.
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -140,40 +143,40 @@ def _file(path: Path) -> ModuleType:
 
 
 def _place_of(error: BaseException, folders: set[Path]) -> str:
-    """The innermost line on the way to an error that is in one of these folders."""
+    """The innermost line of an error's traceback that is in one of these folders."""
     lines = [
         f"{os.path.relpath(frame.filename)}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
         if "site-packages" not in frame.filename
-        and not frame.filename.startswith("<")  # Python's own machinery
+        and not frame.filename.startswith("<")  # importlib
         and folders & {*Path(frame.filename).resolve().parents}
     ]
     return f" (at {lines[-1]})" if lines else ""
 
 
 def _hint(error: BaseException) -> str:
-    """What to do about an error that a program raises when it is imported rather than run."""
+    """The remedy for an error of a program that is imported instead of run."""
     if isinstance(error, SystemExit):
-        return '. Fix: put what starts the program under `if __name__ == "__main__":`'
+        return '. Fix: put the main program under `if __name__ == "__main__":`'
     if _NO_DEVICE.search(str(error)):
-        return ". Fix: name the device inside the step; the function is called on this machine, which does not have it"
+        return ". Fix: use the device only inside the step; the function runs on this machine, which does not have it"
     return ""
 
 
 def _is_model(each: Any) -> bool:
-    """A module can be called, and is not a function that returns the objects."""
-    nn: Any = sys.modules.get("torch.nn")  # not imported yet: then it is none
+    """Whether it is an nn.Module, which is callable, but not a function that returns the objects."""
+    nn: Any = sys.modules.get("torch.nn")  # if it is not imported, this cannot be a module
     return nn is not None and isinstance(each, nn.Module)
 
 
 def _as_module(target: Target) -> str:
-    """How to name a file that imports from its own package."""
+    """The TARGET for a file that imports from its own package."""
     path = Path(target.where).resolve()
     names, folder = [path.stem], path.parent
     while (folder / "__init__.py").exists():
         names.insert(0, folder.name)
         folder = folder.parent
-    return f"in {folder} name it as {'.'.join(names)}:{target.factory}"
+    return f"run the command in {folder} with {'.'.join(names)}:{target.factory}"
 
 
 def _module(name: str) -> ModuleType:
@@ -182,8 +185,8 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # it is there, and something that it needs is not
-        raise click.UsageError(f"there is no module {name}; for a file write {name}.py:function") from None
+            raise  # the module exists, and one that it imports does not
+        raise click.UsageError(f"no module named {name}. Fix: for a file, {name}.py:function") from None
 
 
 def _callables(module: ModuleType) -> str:

@@ -1,1 +1,1 @@
-"""What `torchmove demo` shows: a training program with two faults, and the commands that find and mend them."""
+"""The program that `torchmove demo` runs: a training script with two device bugs."""

@@ -1,4 +1,4 @@
-"""A model in mid-training. One of its tensors is not registered, and model.to() sees no optimizer."""
+"""A model after one training step. `Scaled.table` is not a buffer, and model.to() does not move the optimizer."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ if __name__ == "__main__":
     built = build()
     print(tm.move(built["model"], built["optimizer"], to="auto"))
     train_step(built["model"], built["optimizer"], built["batch"])
-    print("and the next step has run there")
+    print("the next training step ran there")

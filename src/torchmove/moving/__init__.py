@@ -1,1 +1,1 @@
-"""Carry out a plan: copy everything, then commit, or undo. The movers and the Receipt are here too."""
+"""Carry out a plan: copy everything, then commit or roll back. Contains the movers and the Receipt."""

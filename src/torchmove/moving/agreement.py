@@ -1,9 +1,8 @@
-"""Every rank or none: the ranks that hold parts of one state agree on what they do with it, twice.
+"""Agreement between the ranks that hold parts of one state: all of them move it, or none does.
 
-First on the plan: is it the same call on every rank, and does nobody refuse? Then, when everything is copied and
-bound and nothing is let go yet: has it worked everywhere? Each time every rank says a few words to all others; how
-many does not depend on the number of tensors. Whoever hears of a rank where it did not work, or hears nothing from
-one, rolls back.
+The ranks exchange messages twice. Before the copy: every rank makes the same call, and no rank refuses. Before the
+commit, when everything is copied and the old storages still exist: every rank has succeeded. A message has the same
+size for any number of tensors. A rank that hears of a failure, or does not hear from another rank, rolls back.
 """
 
 from __future__ import annotations
@@ -23,38 +22,38 @@ from torchmove.internals.ddp import timeout_of
 from torchmove.planning.plan import Plan, Refusal
 from torchmove.surveying.inventory import Composite, Inventory
 
-_MOST_LETTERS = 400  # of a reason that is told to others
+_MOST_LETTERS = 400  # of a reason that is sent to other ranks
 _DISTRIBUTED_TENSOR = "torch.distributed.tensor:DTensor"
 
 
 class Proposal(NamedTuple):
-    """What a rank says about its plan."""
+    """What a rank tells the others about its plan."""
 
-    call: str  # what it is about to do
-    state: str  # a digest of what it does it with
+    call: str  # the operation and the target
+    state: str  # a digest of the sharded tensors and their placement
     names: str
     refusals: tuple[Refusal, ...]
 
 
-Gather = Callable[[Any], list[Any]]  # what every rank said, in their order
+Gather = Callable[[Any], list[Any]]  # all_gather of one object, in the order of the ranks
 
 
 class Agreement:
-    """The ranks that hold parts of one state."""
+    """The ranks that hold parts of one state, and how they exchange objects."""
 
     def __init__(self, ranks: Sequence[int], gather: Gather) -> None:
         self.ranks, self._gather = tuple(ranks), gather
 
     def agree(self, call: str, plan: Plan) -> None:
-        """All of them are about to do the same, and none refuses; or MoveRefused on every one."""
-        said: list[Proposal] = self.gather(proposal_of(call, plan), "planning")
-        first = said[0]
-        for rank, each in self._each(said):
+        """Raise MoveRefused on every rank unless all make the same call and none refuses."""
+        proposals: list[Proposal] = self.gather(proposal_of(call, plan), "planning")
+        first = proposals[0]
+        for rank, each in self._by_rank(proposals):
             if (each.call, each.state) != (first.call, first.state):
                 raise MoveRefused([_differ(self.ranks[0], first, rank, each)])
         refusals = [
             refusal._replace(path=f"rank {rank}: {refusal.path}")
-            for rank, each in self._each(said)
+            for rank, each in self._by_rank(proposals)
             for refusal in each.refusals
         ]
         if refusals:
@@ -62,7 +61,7 @@ class Agreement:
 
     @contextmanager
     def voting(self) -> Iterator[Callable[[], None]]:
-        """Gives what to call when all is done here. A block that fails before says so to the others."""
+        """Yield a function to call when this rank has succeeded. If the block fails before that, tell the others."""
         has_voted = False
 
         def consent() -> None:
@@ -74,45 +73,45 @@ class Agreement:
             yield consent
         except BaseException as error:
             if not has_voted:
-                # Our own error is the one to be raised here, whatever the others say.
+                # This rank raises its own error, not the one about the vote.
                 with suppress(MoveFailed):
                     self._vote(f"{type(error).__name__}: {error}"[:_MOST_LETTERS])
             raise
 
-    def _vote(self, trouble: str) -> None:
-        told = self.gather(trouble, "agreeing")
-        troubles = [f"rank {rank}: {each}" for rank, each in self._each(told) if each]
-        if troubles:
-            raise MoveFailed("agreeing", f"it did not work everywhere: {'; '.join(troubles)}")
+    def _vote(self, failure: str) -> None:
+        votes = self.gather(failure, "agreeing")
+        failures = [f"rank {rank}: {each}" for rank, each in self._by_rank(votes) if each]
+        if failures:
+            raise MoveFailed("agreeing", f"the move failed on other ranks: {'; '.join(failures)}")
 
     def gather(self, mine: Any, stage: str) -> list[Any]:
-        """What every rank says. Raises MoveFailed where one says nothing."""
+        """The objects of all ranks. Raises MoveFailed if a rank does not answer."""
         try:
             return self._gather(mine)
         except (RuntimeError, OSError, EOFError) as error:
             _groups.pop(self.ranks, None)
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            why = f"a rank of {self._named()} did not answer (it has ended, or did not make the same call): {first}"
+            why = f"a rank of {self._named()} did not answer (it ended, or did not make the same call): {first}"
             raise MoveFailed(stage, why) from error
 
-    def _each(self, said: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        return zip(self.ranks, said, strict=True)
+    def _by_rank(self, answers: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        return zip(self.ranks, answers, strict=True)
 
     def _named(self) -> str:
         return f"{self.ranks[0]} to {self.ranks[-1]}" if len(self.ranks) > 4 else ", ".join(map(str, self.ranks))
 
 
 def proposal_of(call: str, plan: Plan) -> Proposal:
-    """The target's kind counts, not its index: each rank has a device of its own."""
+    """This rank's proposal. It names the target's type without its index, since each rank has its own device."""
     inventory = plan.inventory
-    words = [f"{composite.path} to {_place(plan, composite)}" for composite in inventory.composites]
-    state = hashlib.blake2b("\n".join(words).encode(), digest_size=8).hexdigest()
+    lines = [f"{composite.path} to {_place(plan, composite)}" for composite in inventory.composites]
+    state = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
     refusals = tuple(_short(refusal) for refusal in plan.refusals[:_MOST_REFUSALS])
     return Proposal(f"{call} to {plan.target.type}", state, ", ".join(inventory.roots)[:_MOST_LETTERS], refusals)
 
 
 def _place(plan: Plan, composite: Composite) -> str:
-    """Where a shard goes: what is kept on one rank is kept on all."""
+    """The device type that a shard goes to, so that what one rank keeps every rank keeps."""
     places = (plan.inventory.number.get(id(part)) for part in composite.parts)
     return next((plan.placement[index].type for index in places if index is not None), "nowhere")
 
@@ -127,14 +126,14 @@ def _short(refusal: Refusal) -> Refusal:
 def _differ(one: int, first: Proposal, other: int, second: Proposal) -> Refusal:
     what = "with other objects, or objects of another structure" if first.call == second.call else f"to {second.call}"
     why = f"rank {one} calls to {first.call} with {first.names}, rank {other} {what}: {second.names}"
-    return Refusal("R050", f"rank {other}", why, "make the same call, with the same objects, on every rank")
+    return Refusal("R050", f"rank {other}", why, "make the same call with the same objects on every rank")
 
 
-# ---------------------------------------------------------------- which ranks, and how they hear each other
+# ---------------------------------------------------------------- process groups
 
 
 def agreement_of(inventory: Inventory) -> Agreement | None:
-    """The ranks that hold parts of this state; None where it is one process's own."""
+    """The agreement of the ranks that hold parts of this state; None if this process holds all of it."""
     meshes = [composite.tensor.device_mesh for composite in inventory.composites if _is_distributed(composite.tensor)]  # type: ignore[attr-defined]
     ranks = sorted(
         {rank for mesh in {id(mesh): mesh for mesh in meshes}.values() for rank in mesh.mesh.flatten().tolist()}
@@ -152,16 +151,16 @@ def _is_distributed(tensor: object) -> bool:
     return f"{type(tensor).__module__}:{type(tensor).__qualname__}" == _DISTRIBUTED_TENSOR
 
 
-# Groups of their own, on the CPU: what is said here does not mix with what the training says to others meanwhile. Each
-# with the group of all ranks that it was made from: it ends with that.
+# Separate gloo groups on the CPU, so that these messages do not mix with the collectives of the training. Each is kept
+# with the world group it was made from, and is valid as long as that.
 _groups: dict[tuple[int, ...], tuple[weakref.ref[Any], Any]] = {}
-atexit.register(_groups.clear)  # their threads must end while there still is somebody to wait for them
+atexit.register(_groups.clear)  # their threads must end before the interpreter does
 
 
 def _gathered(ranks: tuple[int, ...], mine: Any) -> list[Any]:
-    told: list[Any] = [None] * len(ranks)
-    distributed.all_gather_object(told, mine, group=_group(ranks))
-    return told
+    gathered: list[Any] = [None] * len(ranks)
+    distributed.all_gather_object(gathered, mine, group=_group(ranks))
+    return gathered
 
 
 def _group(ranks: tuple[int, ...]) -> Any:
@@ -175,10 +174,10 @@ def _group(ranks: tuple[int, ...]) -> Any:
 
 
 def _timeout() -> datetime.timedelta:
-    """That of the user's own group."""
+    """The timeout of the user's default group."""
     group: Any = distributed.group.WORLD
     for kind in ("cpu", "cuda"):
-        with suppress(Exception):  # a group need not have a backend for each kind of device
+        with suppress(Exception):  # a group need not have a backend for each device type
             found = timeout_of(group, kind)
             if found is not None:
                 return found

@@ -1,4 +1,4 @@
-"""The devices that holders remember, written anew: an attribute, an entry, a key, a closure's cell."""
+"""Apply plans: copy the storages, rebind the tensors to the copies, update remembered devices; or roll back."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 
 def repoint_all(repoints: Sequence[Repoint], undo: Undo) -> None:
+    """Write remembered devices anew: in an attribute, an entry, a key or a closure's cell."""
     for value, new in repoints:
         if value.how is KEY:
             _rename_key(value, new, undo)
@@ -69,37 +70,38 @@ def _write(value: RememberedDevice, device: Any) -> None:
     elif is_scripted(holder):
         set_attribute(holder, value.what, device)
     else:
-        # Past any __setattr__ of the class: a frozen dataclass remembers a device too.
+        # Bypasses the class's __setattr__: a frozen dataclass can hold a device too.
         object.__setattr__(holder, value.what, device)
 
 
 def _rename_key(value: RememberedDevice, new: Any, undo: Undo) -> None:
-    """In place and in order: the dict is filled anew. Half filled it has lost entries, so the way back has them all."""
+    """Rename a key in place, keeping the order: the dict is refilled. Undo refills all entries, since a dict that was
+    refilled halfway has lost some."""
     holder = value.holder
     entries = contents(holder)
     undo.append(partial(refill, holder, entries))
     refill(holder, [(new if key == value.value else key, entry) for key, entry in entries])
 
 
-Proof = Callable[[Plan], "Verdict | None"]  # given the plan as it was carried out
+Verify = Callable[[Plan], "Verdict | None"]  # takes the plan as it was carried out
 
 
 class Job(NamedTuple):
-    """A plan, who carries it out and why that one; and who is asked before the old copy is let go."""
+    """A plan, its mover and the reason for it, and the verification to run before the old copy is freed."""
 
     plan: Plan
     mover: Mover
     why: str
-    proof: Proof
+    verify: Verify
 
 
 class _Copies(NamedTuple):
-    """What the commit will make the tensors look at: dense ones at their copies, all others through windows."""
+    """The copies that the commit rebinds the tensors to: dense tensors to a copy each, all others to views of one."""
 
-    places: list[int]  # the slots of the dense ones
+    places: list[int]  # the indices of the dense tensors
     sources: list[Tensor]
-    copies: list[Tensor]  # used up by the commit
-    cut: list[int]  # of the others that show a storage: a slot that looks at each
+    copies: list[Tensor]  # emptied by the commit
+    cut: list[int]  # for each other storage, the index of a tensor on it
     rebindings: list[Rebinding]
 
     def clear(self) -> None:
@@ -110,8 +112,8 @@ class _Copies(NamedTuple):
 @plain_torch
 @without_collector
 def apply_jobs(*jobs: Job, began: float, advance: Advance, consent: Callable[[], None] = lambda: None) -> list[Receipt]:
-    """Move all of them, or change nothing. What a proof raises rolls everything back, and so does what `consent`
-    raises, who is asked last: from then on it is done."""
+    """Move all of them, or change nothing. An error in a verification or in `consent`, which is called last, rolls
+    everything back; after that the move is final."""
     stages = Stages()
     stages.begin("copy")
     copies = _copy(jobs, advance)
@@ -135,31 +137,31 @@ def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
         with undo, undo:
             undo.append(partial(_drop, jobs, made))
             for (plan, mover, _, _), copies in zip(jobs, made, strict=True):
-                load = batch_of(plan.moves, plan.inventory.tensors)
-                copied = mover.copy(load, advance)
+                batch = batch_of(plan.moves, plan.inventory.tensors)
+                copied = mover.copy(batch, advance)
                 undo.append(copied.clear)
-                _sort(plan, load, copied, copies)
+                _sort(plan, batch, copied, copies)
             undo.clear()
     except BaseException as error:
         _fail(jobs, undo, error, "copying")
     return made
 
 
-def _sort(plan: Plan, load: CopyBatch, copied: Sequence[Tensor], made: _Copies) -> None:
-    """Tell the dense, which are many and simple, from those whose windows have to be cut."""
+def _sort(plan: Plan, batch: CopyBatch, copied: Sequence[Tensor], made: _Copies) -> None:
+    """Separate dense tensors, which are many and simple, from those that need views of the copy."""
     shapes, strides = plan.inventory.tensors.metadata.shapes, plan.inventory.tensors.metadata.strides
-    dense = list(load.dense)
+    dense = list(batch.dense)
     for index, (first, copy) in enumerate(zip(plan.moves.firsts, copied, strict=True)):
-        # The step of a dimension of length 1 may be anything, and the copy's be another.
+        # A dimension of length 1 can have any stride, and the copy may have another one.
         if 1 in shapes[first] and dense[index]:
             dense[index] = copy.stride() == strides[first]
     for indices in plan.moves.ways.values():
         one = next((index for index in indices if dense[index]), None)
-        if one is not None and not can_rebind_dense(load.sources[one], copied[one]):
+        if one is not None and not can_rebind_dense(batch.sources[one], copied[one]):
             for index in indices:
                 dense[index] = False
     made.places.extend(compress(plan.moves.firsts, dense))
-    made.sources.extend(compress(load.sources, dense))
+    made.sources.extend(compress(batch.sources, dense))
     made.copies.extend(compress(copied, dense))
     others = [index for index, is_so in enumerate(dense) if not is_so]
     moving = _moving_ids(plan) if others else set()
@@ -167,7 +169,7 @@ def _sort(plan: Plan, load: CopyBatch, copied: Sequence[Tensor], made: _Copies) 
         storage, copy = plan.moves[index].storage, copied[index]
         if not storage.opaque:
             made.cut.extend(_one_of_each_storage(plan, storage))
-        several: list[Rebinding] = []  # filled by a loop: an error keeps what a comprehension closes over
+        several: list[Rebinding] = []  # a loop, since the frame of a comprehension would stay alive with an error
         for entry, offset in zip(storage.indices, storage.offsets or (None,), strict=True):
             tensor = plan.inventory.tensors.objects[entry]
             several.append(rebinding(tensor, cut(copy, tensor, storage, offset), moving=moving))
@@ -185,7 +187,7 @@ def _moving_ids(plan: Plan) -> set[int]:
 
 
 def _wait_for(jobs: Sequence[Job]) -> None:
-    """A copy that is still under way would be read too early by whoever comes first."""
+    """Wait for unfinished copies, which must not be read yet."""
     for job in jobs:
         job.mover.finish()
     _wait_for_devices(jobs)
@@ -203,7 +205,7 @@ def _commit(
     stages: Stages,
 ) -> tuple[list[Plan], list[Verdict | None], list[OldStorages]]:
     with HeldInterrupts() as interrupts, interrupts:
-        # A function of its own: no `with` covers the line of a `try` in it.
+        # A separate function, so that its `try` begins inside the `with`.
         return _commit_held(jobs, copies, consent, stages, interrupts)
 
 
@@ -223,13 +225,13 @@ def _commit_held(
             for job, made, before in zip(jobs, copies, old, strict=True):
                 accumulators.append(_rebind_all(job.plan, made, before, undo))
                 repoint_all(job.plan.repoints, undo)
-            # While copies are under way there is time for all that does not read them.
+            # Whatever does not read the copies overlaps with them.
             if any(map(_reads_bytes, jobs)):
                 _wait_for(jobs)
             done = [job.plan.with_adopted(call_overrides(job.plan, undo)) for job in jobs]
             stages.begin("verify")
-            verdicts = [job.proof(plan) for job, plan in zip(jobs, done, strict=True)]
-            stages.begin("finish")  # the last copies arrive, other ranks agree, old memory comes free
+            verdicts = [job.verify(plan) for job, plan in zip(jobs, done, strict=True)]
+            stages.begin("finish")  # wait for the last copies and the other ranks, free the old storages
             _wait_for(jobs)
             interrupts.break_off()
             consent()
@@ -246,15 +248,15 @@ def _commit_held(
 
 def _undo_of(jobs: Sequence[Job]) -> Undo:
     def wait() -> None:
-        """What is under way must not land in memory that is free again."""
-        with suppress(Exception):  # a card that has failed fails here too; what matters is the first error
+        """Unfinished copies must not write to memory that has been freed."""
+        with suppress(Exception):  # a failed device raises here too; the first error is the one to report
             _wait_for_devices(jobs)
 
     return Undo(first=wait)
 
 
 def _drop(jobs: Sequence[Job], copies: Sequence[_Copies], old: Sequence[OldStorages] = ()) -> None:
-    """All that was held for the way there; the tensors look at their old storages again."""
+    """Drop the copies and all that was held for them; the tensors are on their old storages again."""
     for made in copies:
         made.clear()
     for before in old:
@@ -264,10 +266,10 @@ def _drop(jobs: Sequence[Job], copies: Sequence[_Copies], old: Sequence[OldStora
 
 
 def _fail(jobs: Sequence[Job], undo: Undo, error: BaseException, stage: str) -> NoReturn:
-    """Raise what broke the move off; or what was raised while that was rolled back, from it."""
+    """Raise the error that stopped the move, or an error raised during the rollback, from it."""
     first = error if undo.error is None else undo.error
     for each in (first, error):
-        # The frames that failed still hold the copies; the error outlives them.
+        # The error keeps its frames, and they would keep the copies alive.
         traceback.clear_frames(each.__traceback__)
     with suppress(Exception):  # as above
         for device in {target for job in jobs for _, target in job.plan.moves.ways}:
@@ -296,14 +298,14 @@ def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> Accu
     holders = (holder for holder, _ in plan.inventory.holders.values())
     scripted = ScriptedAttributes(holders if swapped else ())
     accumulators = Accumulators(tensors)
-    # The first on the list are the last to run: all tensors look back by then.
+    # Undo runs in reverse: these run last, when all tensors are on their old storages again.
     undo += [accumulators.hand_over, gradients.set, scripted.set]
     while made.copies:
         _rebind_last(plan, made, old, undo)
-    old.look_at(made.cut, [plan.inventory.tensors.objects[first] for first in made.cut])
+    old.record(made.cut, [plan.inventory.tensors.objects[first] for first in made.cut])
     for each in made.rebindings:
         rebind(each, undo)
-    # Parts have their new windows by now.
+    # The parts are rebound by now.
     for composite in composites:
         rebind(composite_rebinding(composite.tensor, composite.rebuild()), undo)
     gradients.set()
@@ -313,20 +315,20 @@ def _rebind_all(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> Accu
 
 
 def _rebind_last(plan: Plan, made: _Copies, old: OldStorages, undo: Undo) -> None:
-    """Of the dense that are left; so few that each is still at hand when it is made to look elsewhere."""
+    """Rebind the last AT_ONCE dense tensors: few enough to stay in the CPU's cache."""
     some = slice(max(0, len(made.copies) - AT_ONCE), len(made.copies))
     places, sources, copies = made.places[some], made.sources[some], made.copies[some]
     del made.copies[some]
 
-    def windows() -> Iterator[View]:
-        """A dense tensor sees its storage from the beginning."""
+    def views() -> Iterator[View]:
+        """A dense tensor starts at offset 0 of its storage."""
         return (plan.inventory.tensors.metadata.view(place, 0) for place in places)
 
-    rebind_dense(sources, copies, old.look_at(places, sources), windows, undo)
+    rebind_dense(sources, copies, old.record(places, sources), views, undo)
 
 
 def _moving_composites(plan: Plan) -> list[Composite]:
-    """Those with a part that moves, the innermost first: it was found last."""
+    """Composites with a part that moves, the innermost first (the survey finds it last)."""
     moving = _moving_ids(plan) if plan.inventory.composites else set()
     composites = []
     for composite in reversed(plan.inventory.composites):
@@ -337,5 +339,5 @@ def _moving_composites(plan: Plan) -> list[Composite]:
 
 
 def _reads_bytes(job: Job) -> bool:
-    """Will something look at the copies before the commit is over?"""
+    """Whether the commit reads the copies: to compare digests, or in a module's own `_apply`."""
     return job.plan.digests is not None or has_overrides(job.plan)

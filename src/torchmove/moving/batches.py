@@ -1,4 +1,4 @@
-"""What a mover copies: storages in a batch, each with a tensor that looks at it; and the views cut on the copies."""
+"""What a mover copies: a batch of storages, each with a tensor on it; and the views made on the copies."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torchmove.surveying.tensors import Rows, StateTensors
 
 
 def view_of_memory(storage: StateStorage, like: Tensor) -> Tensor:
-    """An empty tensor over all the memory that several storages share. It does not keep that memory alive."""
+    """An empty tensor on the memory that several storages share. It does not keep that memory alive."""
     assert storage.address is not None
     memory = storage_at(storage.address, storage.device, storage.storage_bytes)
     return make_view(memory, View(like.dtype, torch.Size([0]), (1,), 0))
 
 
-# ---------------------------------------------------------------- what a mover is given
+# ---------------------------------------------------------------- batches of copies
 
 
 def batch_of(moves: Moves, entries: StateTensors) -> CopyBatch:
@@ -45,7 +45,7 @@ _Test = Callable[[Any], bool]
 
 
 class _Dense(Rows[bool]):
-    """Whether each of some tensors is dense. Found out when somebody asks, from the first one on, many at once."""
+    """Whether each tensor is dense. Computed on demand, from the first tensor on, many at a time."""
 
     def __init__(self, tensors: Sequence[Tensor], whole: Sequence[bool], odds: Sequence[_Test]) -> None:
         self._tensors, self._whole, self._odds = tensors, whole, odds
@@ -58,7 +58,7 @@ class _Dense(Rows[bool]):
         return iter(self.rows(range(len(self))))
 
     def row(self, index: int) -> bool:
-        at = range(len(self))[index]  # there is one, and it may be counted from the end
+        at = range(len(self))[index]  # raises IndexError, and resolves a negative index
         return self._up_to(at + 1)[at]
 
     def rows(self, some: range) -> list[bool]:
@@ -80,7 +80,7 @@ def _dense(tensors: Sequence[Tensor], whole: Sequence[bool], odds: Sequence[_Tes
     return map(and_, whole, map(Tensor.is_contiguous, tensors))
 
 
-# Contiguous and yet not just bytes in a row; and a view has a base to be thought of.
+# A contiguous tensor that is one of these is not simply its bytes; a view also has a base.
 _ODD_REAL: tuple[_Test, ...] = (
     is_view,
     is_zero_tensor,
@@ -88,7 +88,7 @@ _ODD_REAL: tuple[_Test, ...] = (
     Tensor.is_inference,
     *([Tensor.has_names] if NAMED_TENSORS else []),  # type: ignore[attr-defined]
 )
-_ODD: tuple[_Test, ...] = (*_ODD_REAL, Tensor.is_conj)  # only complex numbers are
+_ODD: tuple[_Test, ...] = (*_ODD_REAL, Tensor.is_conj)  # only complex tensors are
 
 
 def _is_copied_as_bytes(tensor: Tensor) -> bool:
@@ -96,33 +96,33 @@ def _is_copied_as_bytes(tensor: Tensor) -> bool:
 
 
 def cut(base: Tensor, tensor: Tensor, storage: StateStorage, offset: int | None) -> Tensor:
-    """The tensor's window, cut on `base`, the copy of its block, in which it begins at an offset."""
+    """The tensor's view on `base`, the copy of its storage; `offset` is its offset in the old storage."""
     if storage.opaque:
         return dressed(base, tensor)
-    window = view_of(tensor)
+    view = view_of(tensor)
     if offset is not None:
-        window = window._replace(offset=offset)
+        view = view._replace(offset=offset)
     if tensor.is_inference():
         with torch.inference_mode():
-            return dressed(_cut(base, window, storage), tensor)
-    return dressed(_cut(base, window, storage), tensor)
+            return dressed(_cut(base, view, storage), tensor)
+    return dressed(_cut(base, view, storage), tensor)
 
 
-def _cut(base: Tensor, window: View, storage: StateStorage) -> Tensor:
-    first, size = window.offset * window.dtype.itemsize, window.dtype.itemsize
+def _cut(base: Tensor, view: View, storage: StateStorage) -> Tensor:
+    first, size = view.offset * view.dtype.itemsize, view.dtype.itemsize
     shift = next((at - start for start, stop, at in packed(storage.spans)[0] if start <= first < stop), -first)
     offset = (first + shift) // size
     if not has_storage(base.device.type):
-        # Its base is a flat tensor of the one dtype that all windows have.
-        return base.as_strided(window.shape, window.stride, offset)
-    return make_view(base.untyped_storage(), window._replace(offset=offset))
+        # The base is a flat tensor of the dtype that all its views have.
+        return base.as_strided(view.shape, view.stride, offset)
+    return make_view(base.untyped_storage(), view._replace(offset=offset))
 
 
 class StorageCopy(NamedTuple):
-    """A block that a mover shall copy; `source` is a tensor that looks at it.
+    """A storage to copy; `source` is a tensor on it.
 
-    `dense`: the source is the only one, it is contiguous and shows all of the block, so the copy can be its like: same
-    dtype, same shape. Otherwise the copy is the reached bytes of the block, in a row.
+    `dense`: the source is the only tensor on the storage, contiguous, and covers all of it, so the copy has its dtype
+    and shape. Otherwise the copy is a flat tensor of the bytes that the storage's tensors reach.
     """
 
     source: Tensor
@@ -132,7 +132,7 @@ class StorageCopy(NamedTuple):
 
 
 class CopyBatch(Rows[StorageCopy]):
-    """All that a mover shall copy, in columns."""
+    """All storages that a mover copies, in columns."""
 
     def __init__(self, sources: Sequence[Tensor], moves: Moves, dense: Sequence[bool]) -> None:
         self.sources, self.moves, self.dense = sources, moves, dense
@@ -141,7 +141,7 @@ class CopyBatch(Rows[StorageCopy]):
         return len(self.sources)
 
     def some(self, indices: Sequence[int]) -> CopyBatch:
-        """A part of it, in that order."""
+        """The copies at some indices, in that order."""
         firsts = [self.moves.firsts[index] for index in indices]
         moves = Moves(self.moves.storages, firsts, self.moves.placement)
         return CopyBatch([self.sources[index] for index in indices], moves, [self.dense[index] for index in indices])
@@ -154,16 +154,16 @@ Advance = Callable[[int], object]
 
 
 class Mover(Protocol):
-    """Copies blocks. Returns for each a tensor on the target from which the windows are cut; changes nothing.
+    """Copies storages. `copy` returns a tensor on the target for each, on which views are made; it changes no tensor.
 
-    `advance` is told how many bytes have arrived since it was told last. Copies may still be under way when `copy`
-    returns: `finish` waits for them, and changes nothing either. Where the move has failed, `drop` lets go of what
-    they would have needed: the error may be kept, and hold the mover.
+    `advance` is called with the number of bytes that have arrived since the last call. Copies may be unfinished when
+    `copy` returns: `finish` waits for them. After a failed move, `drop` releases what the copies needed, since an error
+    that is kept may keep the mover.
     """
 
     name: str
 
-    def copy(self, load: CopyBatch, advance: Advance) -> list[Tensor]: ...
+    def copy(self, batch: CopyBatch, advance: Advance) -> list[Tensor]: ...
 
     def finish(self) -> None: ...
 

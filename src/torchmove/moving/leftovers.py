@@ -1,7 +1,7 @@
-"""Large old copies in host memory, given back in the background.
+"""Old storages: free large ones on the host in the background, and report what keeps others alive.
 
-The kernel takes longer to take gigabytes of small pages back than the link takes to carry them. The state does not need
-them any more, so nobody has to wait; except for the next move, which counts what is free.
+The kernel takes longer to reclaim gigabytes of small pages than a move takes to copy them, so a move does not wait for
+that; the next move does, since it counts free memory.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _thread: threading.Thread | None = None
 
 
 def large_host_storages(storages: Sequence[UntypedStorage], sizes: Sequence[int]) -> list[UntypedStorage]:
-    """Those of which it may matter when they are given back."""
+    """The storages large enough to be freed in the background."""
     of_size = compress(storages, map(_LARGE_BYTES.__le__, sizes))
     return [each for each in of_size if each.device.type == "cpu" and each.resizable()]
 
 
 def free_in_background(large: list[UntypedStorage]) -> None:
-    """Give back storages that nobody else needs. Whatever happens, nobody is told: the state is where it should be."""
+    """Free storages that the state no longer uses. Errors are ignored, since the move has succeeded."""
     global _thread
     if sum(storage.nbytes() for storage in large) < _BACKGROUND_BYTES:
         large.clear()
         return
     wait_for_freeing()
-    # No daemon: at exit Python ends one wherever it is, and in the midst of torch that aborts the process. Once Python
-    # has waited for its threads, nobody waits for a new one.
+    # Not a daemon: at exit Python stops daemon threads anywhere, and inside torch that aborts the process. After Python
+    # has joined its threads at exit, a new one would not be joined: then the storages are freed here.
     thread = threading.Thread(target=_empty, args=(large,), name="torchmove freeing", daemon=False)
     if threading.main_thread().is_alive() and _started(thread):
         _thread = thread
@@ -63,14 +63,14 @@ def free_in_background(large: list[UntypedStorage]) -> None:
 def _started(thread: threading.Thread) -> bool:
     try:
         thread.start()
-    except RuntimeError:  # as many as the system allows
+    except RuntimeError:  # the system allows no more threads
         return False
     return True
 
 
 def wait_for_freeing() -> None:
-    """Until all that was let go has been given back."""
-    # The collector may run somebody's code, which moves, in that thread.
+    """Wait until the background thread has freed its storages."""
+    # A finalizer that runs in that thread may move a state.
     if _thread is not None and _thread is not threading.current_thread():
         _thread.join()
 
@@ -78,34 +78,34 @@ def wait_for_freeing() -> None:
 @plain_torch
 def _empty(storages: list[UntypedStorage]) -> None:
     while storages:
-        window = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storages.pop())
-        # To unmap memory keeps others from mapping any while its pages are given back: so those first, alone.
-        if is_sole_owner(window) and not window.is_pinned():
-            drop_pages(window)
-        window.set_()  # type: ignore[call-overload]  # without Python's lock, unlike letting go of the object
+        view = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storages.pop())
+        # munmap blocks other threads from mapping memory while it reclaims pages: so the pages are dropped first.
+        if is_sole_owner(view) and not view.is_pinned():
+            drop_pages(view)
+        view.set_()  # type: ignore[call-overload]  # frees the storage without the GIL, unlike deleting the object
 
 
 class OldStorages:
     """The storages that a plan moves away from."""
 
     def __init__(self, plan: Plan) -> None:
-        self._slots = plan.inventory.tensors
+        self._tensors = plan.inventory.tensors
         self._firsts: list[int] = []
         self._storages: list[UntypedStorage] = []
-        self._watched: dict[int, Watch] = {}  # by the slot
+        self._watched: dict[int, Watch] = {}  # by the index of a tensor
 
-    def look_at(self, firsts: Sequence[int], tensors: Sequence[Tensor]) -> list[UntypedStorage]:
-        """What some tensors look at that will look elsewhere in a moment; each is in the first slot of its block."""
+    def record(self, firsts: Sequence[int], tensors: Sequence[Tensor]) -> list[UntypedStorage]:
+        """Record the storages of tensors that are about to be rebound; each is the first tensor on its storage."""
         storages = list(map(Tensor.untyped_storage, tensors))
         self._storages += storages
         self._firsts += firsts
         return storages
 
     def let_go(self) -> None:
-        """Nothing of ours looks at them any more. Who else does is told later; a part at a time, since what has just
-        been looked at is let go of more quickly."""
+        """Release the storages, and watch those that something else keeps alive. AT_ONCE at a time, which stay in the
+        CPU's cache."""
         large: list[UntypedStorage] = []
-        sizes = [self._slots.metadata.storage_bytes[first] for first in self._firsts]
+        sizes = [self._tensors.metadata.storage_bytes[first] for first in self._firsts]
         while self._storages:
             some = self._storages[-AT_ONCE:]
             del self._storages[-AT_ONCE:]
@@ -117,34 +117,33 @@ class OldStorages:
         free_in_background(large)
 
     def keep(self) -> None:
-        """The tensors look at them again."""
+        """Stop tracking them: the tensors are on them again."""
         self._storages.clear()
 
     def held(self, seconds: float) -> Leftover:
-        """What is still alive, and who holds it: so far as the search for that takes no large part of a move that took
-        some seconds."""
+        """What is still alive and what holds it; the search may take a small share of the move's `seconds`."""
         alive = [each for each in self._left() if each.watch.alive()]
         if alive:
             wait_for_freeing()
-        budget = _Budget(max(_LEAST_SECONDS, seconds / _SHARE) * _LOOKS_PER_SECOND)
+        budget = _Budget(max(_LEAST_SECONDS, seconds / _SHARE) * _OBJECTS_PER_SECOND)
         if sum(each.nbytes for each in alive) < _WORTH_BYTES:
             budget.left = 0
         return Leftover(alive, budget)
 
     def forget(self) -> None:
-        """Watch no longer. In the end of a watch, which Python runs by itself, a Ctrl-C would be dropped."""
+        """Stop watching. Interrupts are held: a Ctrl-C in a finalizer of a watch would be lost."""
         with HeldInterrupts() as interrupts, interrupts:
             self._watched.clear()
 
     def _left(self) -> Iterator[_Left]:
         for first, watch in sorted(self._watched.items()):
-            entry = self._slots[first]
+            entry = self._tensors[first]
             if entry.storage_bytes:
                 yield _Left(entry.path, entry.storage_bytes, watch)
 
 
 class _Left(NamedTuple):
-    """An old storage, and the first tensor that looked at it."""
+    """An old storage, and the path of its first tensor."""
 
     path: Path
     nbytes: int
@@ -152,27 +151,27 @@ class _Left(NamedTuple):
 
 
 class Leftover:
-    """Old storages that did not come free. Keeps none of them alive."""
+    """Old storages that were not freed. Keeps none of them alive."""
 
     def __init__(self, left: Sequence[_Left] = (), budget: _Budget | None = None) -> None:
         self._left = left
         self.held = self._searched(budget) if budget is not None else ()
 
     def find_holders(self) -> tuple[Held, ...]:
-        """Whatever that takes."""
+        """Search without a time limit."""
         return self._searched(_Budget(math.inf))
 
     def __reduce__(self) -> tuple[type[Leftover], tuple[()]]:
-        return Leftover, ()  # of this process alone
+        return Leftover, ()  # storages of this process mean nothing in another
 
     def _searched(self, budget: _Budget) -> tuple[Held, ...]:
         alive = [each for each in self._left if each.watch.alive()]
         if alive and budget.has(_COLLECTING):
-            gc.collect()  # a cycle that nobody holds is not somebody
+            gc.collect()  # an unreachable cycle is not a holder
             alive = [each for each in alive if each.watch.alive()]
         holders: dict[int, list[str]] = {}
         unknown = _UNSEEN
-        with suppress(Exception):  # the state is where it should be; who else holds what is a help, no more
+        with suppress(Exception):  # the move has succeeded; the holders are only information
             if alive and budget.has(1):
                 holders = _holders({each.watch.storage for each in alive}, budget)
             elif alive:
@@ -182,40 +181,41 @@ class Leftover:
         )
 
 
-_UNSEEN = "something that Python cannot see"
-_UNSEARCHED = "not searched for, receipt.find_holders() does that"
+_UNSEEN = "something that Python's gc does not track"
+_UNSEARCHED = "not searched for; receipt.find_holders() searches"
 
 
-# ---------------------------------------------------------------- who it is
+# ---------------------------------------------------------------- the search for holders
 
-_WORTH_BYTES = 1 << 20  # less is counted, and nobody looks for its holder
-_LEAST_SECONDS = 0.05  # that a search may always take
-_SHARE = 10  # one part in so many of the move's time
-_LOOKS_PER_SECOND = 40e6
-_COLLECTING = 6  # a collection of everything takes as long as so many searches
+_WORTH_BYTES = 1 << 20  # holders of less are not searched for
+_LEAST_SECONDS = 0.05  # a search may always take this long
+_SHARE = 10  # and one part in so many of the move's time
+_OBJECTS_PER_SECOND = 40e6
+_COLLECTING = 6  # a full collection takes as long as this many searches
 
 
 class _Budget:
-    """How many objects may be looked at. Each search looks at all that the process has, and is done or not."""
+    """How many objects a search may visit. Each search visits all objects of the process, or is not made."""
 
-    def __init__(self, metadata: float) -> None:
-        self.left = metadata
+    def __init__(self, objects: float) -> None:
+        self.left = objects
 
     def has(self, searches: int) -> bool:
-        """If there is enough for them, it is spent."""
-        # Python's own count, of more than the collector knows. It has none of that.
-        metadata = searches * sys.getallocatedblocks()
-        if metadata > self.left:
+        """Whether so many searches are affordable; if so, they are paid for."""
+        # The gc does not count its objects; Python counts its allocations, which are more.
+        objects = searches * sys.getallocatedblocks()
+        if objects > self.left:
             return False
-        self.left -= metadata
+        self.left -= objects
         return True
 
 
 def _holders(storages: set[int], budget: _Budget) -> dict[int, list[str]]:
     found: defaultdict[int, list[str]] = defaultdict(list)
-    those = _looking_at(storages)
+    those = _users_of(storages)
     keys, names = [*map(storage_key, those)], [*map(_name, those)]
-    # A few of them tell enough. One search finds who holds any of these, and meets no list of ours but this.
+    # A few storages are enough. One search finds the referrers of all of them; `those` is the only list of ours that
+    # refers to them.
     most = {*list(dict.fromkeys(keys))[:_MOST_SEARCHED]}
     those[:] = [each for each, key in zip(those, keys, strict=True) if key in most]
     ids = [*map(id, those)]
@@ -226,9 +226,9 @@ def _holders(storages: set[int], budget: _Budget) -> dict[int, list[str]]:
     return found
 
 
-def _looking_at(storages: set[int]) -> list[Any]:
-    """All that look at some storages. Python keeps the object of a storage for the tensors' sake: it is somebody only
-    where no tensor is."""
+def _users_of(storages: set[int]) -> list[Any]:
+    """All tensors on some storages. A storage object counts as a user only if no tensor is on it, since tensors keep
+    it alive themselves."""
     everything: list[Any] = everything_of(Tensor, UntypedStorage)
     found = [each for each in everything if storage_key(each) in storages]
     seen = {storage_key(each) for each in found if not _is_storage(each)}
@@ -249,7 +249,7 @@ def _name(each: Any) -> str:
 
 
 def _places(some: list[Any], budget: _Budget) -> dict[int, list[str]]:
-    """In words, by the id of what is held. Reads what is stored, and runs no code of those who store it."""
+    """Descriptions of the referrers of some objects, by the objects' ids. Runs no code of the referrers."""
     wanted = {*map(id, some)}
     found: dict[int, list[str]] = {me: [] for me in wanted}
     holders = [each for each in gc.get_referrers(*some) if each is not some]
@@ -268,14 +268,14 @@ def _places(some: list[Any], budget: _Budget) -> dict[int, list[str]]:
 
 
 def _owners(dicts: list[dict[Any, Any]], budget: _Budget) -> dict[int, str]:
-    """Whose `__dict__` some dicts are, those that are one."""
+    """The owners of those dicts that are the `__dict__` of an object or a module."""
     found: dict[int, str] = {}
     mine = {id(each) for each in dicts if type(each) is dict}
     for owner in gc.get_referrers(*dicts) if mine and budget.has(1) else ():
         if isinstance(owner, types.ModuleType):
             found[id(vars(owner))] = f"module {owner.__name__}"
             continue
-        with suppress(Exception):  # a class may have its own idea of a __dict__
+        with suppress(Exception):  # a class may define its own __dict__
             stored = object.__getattribute__(owner, "__dict__")
             if id(stored) in mine:
                 found[id(stored)] = f"a {type(owner).__name__}"

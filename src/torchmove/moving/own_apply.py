@@ -1,4 +1,4 @@
-"""What the objects of a state hold, recorded before a module's own code runs: to be compared with it, or put back."""
+"""Modules that override `_apply`: call them after the move, adopt what they changed, and undo it on a rollback."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ Difference = tuple[Any, Any, Any]  # a key, what was there, and what is
 
 
 class Recorded(Protocol):
-    """An object and what was in it. `path` and `how` lead to it, and from it to one of its entries."""
+    """An object and its recorded contents. `path` leads to it, `how` from it to one of its entries."""
 
     path: Path
     how: str
 
     def differences(self) -> Iterator[Difference]:
-        """The entries that are other objects now."""
+        """The entries that are different objects now."""
         ...
 
     def put_back(self, key: Any, value: Any) -> None:
-        """One entry."""
+        """Restore one entry."""
         ...
 
     def restore(self) -> None:
-        """All of them. Can be broken off and called again."""
+        """Restore all entries. Can be interrupted and called again."""
         ...
 
 
 def recorded(inventory: Inventory) -> Iterator[Recorded]:
-    """Everything in the state that can be changed in place, but for the bytes of tensors."""
+    """Record everything in the state that can be changed in place, except the bytes of tensors."""
     yield from map(_Marks, inventory.tensors.objects)
     for holder, path in list(inventory.holders.values()):
         if isinstance(holder, CONTAINERS):
@@ -53,7 +53,7 @@ def recorded(inventory: Inventory) -> Iterator[Recorded]:
         if any(True for _ in slots(holder)):
             yield _Slots(holder, path)
         stored = stored_dict(holder)
-        if not isinstance(stored, dict):  # none, or a view of one
+        if not isinstance(stored, dict):  # no __dict__, or a proxy of one
             continue
         yield Container(stored, path, ATTRIBUTE)
         for name, value in stored.items() if isinstance(holder, nn.Module) else ():
@@ -66,7 +66,7 @@ def recorded(inventory: Inventory) -> Iterator[Recorded]:
 
 
 def _of_optimizer(stored: dict[str, Any], path: Path) -> Iterator[Recorded]:
-    """Its state and groups, which the survey reads without entering them as holders."""
+    """An optimizer's state and groups, which the survey does not list as holders."""
     for name in ("state", "param_groups"):
         outer, at = stored.get(name), Path(path, ATTRIBUTE, name)
         if isinstance(outer, CONTAINERS):
@@ -134,8 +134,8 @@ class _Slots:
 
 
 class _Marks:
-    """What hangs on a tensor: its gradient, its attributes, and whether it requires a gradient. Changes of these are
-    found by the verification."""
+    """What is attached to a tensor: its gradient, its attributes, and requires_grad. The verification finds changes of
+    these."""
 
     path, how = NOWHERE, ATTRIBUTE
 
@@ -148,7 +148,7 @@ class _Marks:
         return iter(())
 
     def put_back(self, key: Any, value: Any) -> None:
-        """It has no entries."""
+        """Nothing to do: a tensor has no entries."""
 
     def restore(self) -> None:
         if self.tensor.is_leaf:
@@ -164,10 +164,10 @@ def has_overrides(plan: Plan) -> bool:
 
 
 def call_overrides(plan: Plan, undo: Undo) -> Adopted:
-    """Call the `_apply` of every module that has its own. Its tensors are on the target by now, and stay what they are;
-    what else it hands to the function goes there too."""
+    """Call the `_apply` of every module that overrides it. Tensors of the state are on the target already and stay the
+    same objects; any other tensor it passes to the function is moved there."""
     modules = list(_overriding(plan))
-    # What torch's own recurrent modules do changes no object of the state, but lists of their own.
+    # torch's own recurrent modules change only their own lists, so nothing else needs recording.
     before = [] if all(_is_recurrent(type(each.module)) for each in modules) else [*recorded(plan.inventory)]
     recurrent = [Container(stored_dict(each.module), each.path, ATTRIBUTE) for each in modules if not before]
     undo += [each.restore for each in (*before, *recurrent)]
@@ -179,7 +179,7 @@ def call_overrides(plan: Plan, undo: Undo) -> Adopted:
 
 
 def _put_back_kept(plan: Plan, before: Sequence[Recorded]) -> None:
-    """What the user keeps is not a module's to replace."""
+    """Restore kept tensors that a module replaced."""
     kept = {id(plan.inventory.tensors.objects[index]) for index, why in plan.reasons.items() if why == KEPT}
     for each in before if kept else ():
         for key, was, _ in list(each.differences()):
@@ -207,9 +207,9 @@ def _overriding(plan: Plan) -> Iterator[_Overriding]:
     }
     for holder, path in inventory.holders.values():
         if not _overrides(type(holder)) or is_sharded(holder):
-            continue  # FSDP's own would make every shard anew, to see where it is: it has moved under FSDP's eyes
-        # A recurrent module makes its weights one flat piece of memory. Where they share memory already, they are that
-        # piece, or part of one that others look at too.
+            continue  # FSDP's override would allocate every shard again
+        # A recurrent module flattens its weights into one storage. Weights that share a storage are flat already, or
+        # share it with other tensors.
         if isinstance(holder, nn.RNNBase) and not shared.isdisjoint(map(id, flat_weights(holder))):
             continue
         numbers = [inventory.number.get(id(tensor)) for tensor in _registered(holder)]
@@ -221,17 +221,17 @@ def _overriding(plan: Plan) -> Iterator[_Overriding]:
 
 
 def _overrides(kind: type) -> bool:
-    """Told by the type: a weak proxy calls itself an instance of what it stands for."""
+    """Whether a module class overrides `_apply`. Takes the type, since a weak proxy passes isinstance()."""
     return issubclass(kind, nn.Module) and apply_of(kind) is not apply_of(nn.Module)
 
 
 def _is_recurrent(kind: type[nn.Module]) -> bool:
-    """It does what torch's own do: its weights become one piece of memory, and no object another."""
+    """Whether it inherits torch's `nn.RNNBase._apply`, which flattens the weights and replaces no object."""
     return apply_of(kind) is apply_of(nn.RNNBase)
 
 
 def _registered(module: nn.Module) -> Iterator[Tensor]:
-    """Parameters and buffers of a module and those below it, from what is stored: `parameters()` may be overridden."""
+    """Parameters and buffers of a module and its submodules. Reads `__dict__`: `parameters()` may be overridden."""
     todo, seen = [module], set()
     while todo:
         each = todo.pop()
@@ -248,7 +248,7 @@ def _registered(module: nn.Module) -> Iterator[Tensor]:
 
 
 class _Change:
-    """An entry that is another object now, and the tensors that were and are in it, by their ids."""
+    """An entry that is a different object now, and the tensors in it before and now, by id."""
 
     def __init__(self, of: Recorded, key: Any, was: Any, now: Any, modules: Sequence[_Overriding]) -> None:
         self.path, self.was = Path(of.path, of.how, key), was
@@ -257,7 +257,7 @@ class _Change:
 
 
 def _nearest(path: Path, modules: Sequence[_Overriding]) -> _Overriding:
-    """The innermost of these modules that an entry is below. Some reach beside them: then it is the first of all."""
+    """The innermost of these modules that contains an entry; the first of all if none does."""
     by_path = {id(each.path): each for each in modules}
     inwards = [by_path[id(step)] for step in path.steps() if id(step) in by_path]
     return inwards[-1] if inwards else modules[0]
@@ -280,8 +280,10 @@ def _adopted(plan: Plan, changes: Sequence[_Change]) -> Adopted:
 
 
 def _notes(changes: Sequence[_Change]) -> Iterator[Note]:
-    """One for each module."""
+    """One note for each module."""
     for by in {id(change.by.module): change.by for change in changes}.values():
         paths = [str(change.path) for change in changes if change.by.module is by.module]
         others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        yield Note("N060", str(by.path), f"{type(by.module).__name__}._apply changed {paths[0]}{others}: adopted")
+        yield Note(
+            "N060", str(by.path), f"{type(by.module).__name__}._apply changed {paths[0]}{others}; the changes are kept"
+        )

@@ -1,4 +1,4 @@
-"""The Receipt: what was done, and by which mover?"""
+"""The Receipt: the result of a move."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Held(NamedTuple):
-    """Memory on the old device that something outside the state still looks at."""
+    """A storage on the old device that something outside the state keeps alive."""
 
     path: Path
     nbytes: int
@@ -23,41 +23,41 @@ class Held(NamedTuple):
 
 
 class Leftover(Protocol):
-    """Old memory that did not come free."""
+    """Old storages that were not freed."""
 
     def find_holders(self) -> tuple[Held, ...]: ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Receipt(Result):
-    """What was moved, how fast, what stayed and why, and what memory the old device could not give back.
+    """What was moved, how fast, what stayed and why, and which old storages are still alive.
 
-    A receipt may be kept: it remembers tensors by their ids and keeps none of them alive.
+    A receipt can be kept: it refers to tensors by id and keeps none of them alive.
 
     Attributes:
-        plan: what was carried out.
-        mover: which mover carried it.
-        why: this mover was taken.
-        seconds: how long it took, planning left out.
-        held: memory on the old device that something outside the state still looks at: `path`, `nbytes`, `by` whom.
-            That is not searched for where there is little of it, or the search would take long: `find_holders` does.
-        verdict: what was found afterwards, before the old copy was let go; None with `verify="off"`.
+        plan: the plan that was carried out.
+        mover: the name of the mover.
+        why: why this mover was chosen.
+        seconds: how long the move took, without planning.
+        held: storages on the old device that something outside the state keeps alive: `path`, `nbytes`, and `by` what.
+            Small ones are not searched for, nor is anything when the search would take long: `find_holders` does that.
+        verdict: the verification, made before the old copy was freed; None with `verify="off"`.
     """
 
     plan: Plan
     mover: str
-    why: str  # this mover was taken
+    why: str  # this mover was chosen
     seconds: float
     held: tuple[Held, ...]
     verdict: Verdict | None = None
-    stages: tuple[Stage, ...] = ()  # of the move; the plan has those before
+    stages: tuple[Stage, ...] = ()  # of the move; the plan has the earlier ones
     _leftover: Leftover | None = None
 
     def find_holders(self) -> tuple[Held, ...]:
-        """Search the whole process for who holds old memory now, however long that takes.
+        """Search the whole process for what keeps old storages alive, however long that takes.
 
         Returns:
-            As `held`; what has come free since is left out.
+            As `held`, without storages that have been freed since.
 
         Examples:
             >>> import torch
@@ -71,10 +71,10 @@ class Receipt(Result):
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that were moved."""
+        """Number of bytes moved."""
         return self.plan.nbytes
 
     @property
     def bytes_per_second(self) -> float:
-        """The rate, all stages counted in."""
+        """The rate over the whole move."""
         return self.moved_bytes / self.seconds if self.seconds else 0.0

@@ -1,12 +1,12 @@
-"""Give a device away for a while and have it back in a moment.
+"""Park a state: free its device for a while, and bring it back fast.
 
 park          park and wake
-swapping      one state leaves while another comes
+swapping      park one state while another one wakes
 movers        the movers between a device and the arena
-host_copies   which storage is where in the arena, and whether its copy is current
-fingerprints  computed on the device, to tell whether a host copy is current
-lanes         copies between the arena and a device, by runs of memory
-arena         page-locked host memory, of the exact size and kept
+host_copies   where each storage's host copy is in the arena, and whether it is current
+fingerprints  computed on the device, to check whether a host copy is current
+lanes         copies between the arena and a device, by contiguous runs of memory
+arena         page-locked host memory, of the exact size and kept for reuse
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["Parked", "Swap", "park", "parked", "release", "swap"]
 
 
 def release() -> None:
-    """Give back what is kept for the next time: page-locked memory, in which nothing is parked, and threads.
+    """Free what torchmove keeps for reuse: threads, and page-locked memory that holds no parked state.
 
     Examples:
         >>> import torchmove as tm
-        >>> tm.release()                  # a later move or park makes them anew
+        >>> tm.release()                  # a later move or park creates them again
     """
     host_copies.release()
     release_ring()

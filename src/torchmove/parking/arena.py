@@ -1,8 +1,8 @@
-"""The arena: host memory where states are parked. As much as they need, on huge pages, and kept for the next time.
+"""The arena: host memory for parked states, of the exact size, on huge pages, kept for reuse.
 
-For a CUDA device it is page-locked. Its pages are taken by many threads, and then locked a chunk after the other: while
-one is locked, those that are ready are filled already. A span of it is lent to a storage as a memoryview; while that
-lives, somebody looks at the span, and it is nobody else's.
+For a CUDA device it is page-locked. Many threads touch its pages, which are then locked chunk by chunk: copies into a
+locked chunk overlap with locking the next. A storage uses a span of it through a memoryview; while that is alive, the
+span is not reused.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from torchmove.internals.interrupts import HeldInterrupts
 from torchmove.moving.movers.ring import CannotLock, lock, unlock
 from torchmove.moving.movers.workers import cores
 
-LINE = 512  # spans begin at multiples of it, as torch's blocks of CUDA memory do
-CHUNK = 512 << 20  # about what is locked at once
-_PAGE = 4096  # two chunks do not share one
+LINE = 512  # spans begin at multiples of it, as allocations of torch's CUDA allocator do
+CHUNK = 512 << 20  # the approximate size that is locked at once
+_PAGE = 4096  # chunks begin at page boundaries
 _TOUCHED_AT_ONCE = 16 << 20
 
 
 class Extent:
-    """One piece of the arena, made for spans of some sizes. The first `ready` bytes of it can be used.
+    """One allocation of the arena, made for spans of given sizes. Its first `ready` bytes can be used.
 
-    It is locked by chunks. A copy must not cross from one into the next, whoever makes it: so no span does.
+    It is locked chunk by chunk. A CUDA copy must not cross from one locked chunk into the next, so no span does.
     """
 
     def __init__(self, sizes: Sequence[int], *, locked: bool) -> None:
@@ -45,18 +45,18 @@ class Extent:
         self.nbytes, self.locked = nbytes, locked
         self.memory = (ctypes.c_uint8 * nbytes).from_address(self.address)
         self.ready = 0 if locked else nbytes
-        self.refused = ""  # why no more of it can be made ready
+        self.refused = ""  # why the driver locks no more of it
         self.free = [(start, stop - start) for start, stop in pairwise(self.borders)]  # offsets and sizes, in order
         self._touched = False
         locks: list[int] = []
         self._locks = locks
-        # Whoever looks at a span holds the memory, and that the owner: until nobody does.
+        # A span's memoryview keeps `memory` alive, and its finalizer keeps the owner until then.
         weakref.finalize(self.memory, _give_back, owner, locks, os.getpid())
 
     def make_ready(self, upto: int) -> None:
-        """Take and lock the pages up to there. Raises CannotLock."""
+        """Touch and lock the pages up to an offset. Raises CannotLock."""
         if self.ready < upto and not self._touched:
-            # All at once: to take pages and to lock them at the same time is slower than one after the other.
+            # All pages before the first lock: touching and locking at the same time is slower.
             at = range(0, self.nbytes, _TOUCHED_AT_ONCE)
             with ThreadPoolExecutor(cores()) as crew:
                 list(crew.map(self._touch, at))
@@ -65,7 +65,7 @@ class Extent:
             if self.refused:
                 raise CannotLock(self.refused)
             stop = self.borders[bisect_right(self.borders, self.ready)]
-            with HeldInterrupts() as interrupts, interrupts:  # what is locked is on the list
+            with HeldInterrupts() as interrupts, interrupts:  # a locked chunk is always in the list
                 self._lock(self.ready, stop)
 
     def _touch(self, at: int) -> None:
@@ -81,7 +81,7 @@ class Extent:
         self.ready = stop
 
     def cut(self, nbytes: int) -> int | None:
-        """The offset of that many bytes, from now on taken; None if there is no such room."""
+        """Reserve that many bytes and return their offset; None if no free part is large enough."""
         for index, (offset, size) in enumerate(self.free):
             if size >= nbytes:
                 self.free[index : index + 1] = [(offset + nbytes, size - nbytes)] if size > nbytes else []
@@ -103,8 +103,8 @@ class Extent:
 
 
 def _give_back(_owner: Tensor, locks: list[int], process: int) -> None:
-    """The owner comes along so that its memory is there until it is unlocked."""
-    if process == os.getpid():  # a forked child has neither locked anything nor a device to ask
+    """Unlock an extent. Takes the owner so that its memory stays allocated until then."""
+    if process == os.getpid():  # a forked child has locked nothing
         for address in locks:
             unlock(address)
 
@@ -120,8 +120,8 @@ class Span(NamedTuple):
     def address(self) -> int:
         return self.extent.address + self.offset
 
-    def lend(self) -> memoryview:
-        """The bytes, for a storage to look at."""
+    def view(self) -> memoryview:
+        """The bytes, for a storage to use."""
         return memoryview(self.extent.memory)[self.offset : self.offset + self.nbytes]
 
 
@@ -141,10 +141,10 @@ class Arena:
         return sum(size for extent in self.extents for _, size in extent.free)
 
     def take(self, sizes: Sequence[int], *, locked: bool, most: int | None = None) -> list[Span | None]:
-        """A span for each size: of what is there, then of one new extent, as far as `most` bytes allow."""
+        """A span for each size: from free memory, then from one new extent, as far as `most` bytes allow."""
         spans: list[Span | None] = [self._cut(nbytes, locked=locked) for nbytes in sizes]
         if None in spans:
-            self.shrink()  # what is free is in pieces too small: those that are all free make room for a larger one
+            self.shrink()  # the free parts are too small: free the empty extents for a larger one
         left = None if most is None else most - self.nbytes
         missing: list[int] = []
         for index, nbytes in enumerate(sizes):
@@ -172,12 +172,12 @@ class Arena:
             extent.put_back(those)
 
     def shrink(self) -> None:
-        """Let go of the extents in which nothing is."""
+        """Free the extents that are empty."""
         self.extents = [extent for extent in self.extents if not extent.is_empty]
 
 
 def _borders(sizes: Sequence[int]) -> list[int]:
-    """Where chunks begin, and where the last one ends, if spans of these sizes are cut in this order."""
+    """The offsets where chunks begin, and the end of the last one, for spans of these sizes in this order."""
     borders, end = [0], 0
     for nbytes in map(rounded, sizes):
         if borders[-1] < end and end + nbytes - borders[-1] > CHUNK:

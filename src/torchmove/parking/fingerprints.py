@@ -1,14 +1,14 @@
-"""Fingerprints: are the bytes on the device still those of the host copy?
+"""Fingerprints: check on the device whether its bytes still equal the host copy.
 
-A number for every MiB. A single change is always seen; what has changed places, or any other change, is missed with the
-chance of two random numbers being the same. There are two ways, and a device always takes the same one:
+A fingerprint has one 64-bit number per MiB. A single change is always detected; swapped bytes or any other change are
+missed with the probability that two random numbers are equal. There are two methods; a device always uses the same:
 
-- where the device multiplies matrices of bytes: each row of 4 KiB by 16 columns of random bytes, and what comes out,
-  which is a hundredth of it, by random odd numbers. The bytes are read once, at the rate of the memory.
-- elsewhere as 64-bit words: each is folded, so that its high bits matter as much as its low ones, multiplied by an odd
-  factor of its own place, and all are added, modulo 2**64; a few MiB at a time, which stay in the device's cache.
+- where the device multiplies int8 matrices: each row of 4 KiB times 16 columns of random bytes; the products, a
+  hundredth of the data, times random odd numbers. The bytes are read once, at memory bandwidth.
+- elsewhere, as 64-bit words: each is folded, so that its high bits count as much as its low ones, multiplied by an odd
+  factor for its position, and all are added modulo 2**64; a few MiB at a time, which stay in the device's cache.
 
-Nothing is waited for.
+Nothing here synchronizes with the device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORDS = MIB // 8
 
 
 class Fingerprinter:
-    """Takes fingerprints on a device. For one task: what it needs there is not kept."""
+    """Computes fingerprints on a device. Made for one operation, so that its factors do not stay on the device."""
 
     def __init__(self, device: torch.device, *, by_rows: bool | None = None) -> None:
         self.by_rows = _multiplies_bytes(device) if by_rows is None else by_rows
@@ -39,7 +39,7 @@ class Fingerprinter:
         self.at_once = 1024 * MIB if self.by_rows else 32 * MIB
 
     def take(self, flat: Tensor) -> Tensor:
-        """Of a flat tensor of bytes: a number for every MiB, and one for what is left, on its device."""
+        """The fingerprint of a flat tensor of bytes: a number for every MiB and one for the rest, on its device."""
         whole = flat.numel() // MIB * MIB
         parts = [self._numbers(flat[at : min(at + self.at_once, whole)], MIB) for at in range(0, whole, self.at_once)]
         left = flat.numel() - whole
@@ -50,14 +50,14 @@ class Fingerprinter:
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _numbers(self, flat: Tensor, nbytes: int) -> Tensor:
-        """A number for every so many bytes."""
+        """A number for every `nbytes` bytes."""
         if self.by_rows:
             words = multiplied_bytes(flat.view(torch.int8).view(-1, _ROW), self.columns.t())
             words = words.view(-1, nbytes // _ROW * _COLUMNS)
             return (words * self.factors[: words.size(1)]).sum(1)
         words = flat.view(torch.int64).view(-1, nbytes // 8)
         folded = words >> 32
-        folded &= 0xFFFFFFFF  # shifted in was the sign: with it, a word and its complement would become the same
+        folded &= 0xFFFFFFFF  # clears the sign bits shifted in: with them, a word and its complement would be equal
         folded ^= words
         folded *= self.factors[: words.size(1)]
         return folded.sum(1)
@@ -69,9 +69,9 @@ def _rounded(count: int, unit: int) -> int:
 
 @cache
 def _odd_numbers(count: int) -> Tensor:
-    """As good as random, and the same every time. In host memory, where they are kept: to send them takes less time
-    than to have a device make them."""
-    with without_modes():  # they are for all, also for those who ask without them
+    """Pseudorandom odd numbers, the same every time. Kept on the host: copying them is faster than computing them on a
+    device."""
+    with without_modes():  # the result is cached, so it must not depend on the modes active now
         mixed = torch.arange(1, count + 1, device="cpu")
         for factor, shift in ((-7046029254386353131, 29), (-4658895280553007687, 32)):
             mixed *= factor
@@ -87,5 +87,5 @@ def _odd_bytes() -> Tensor:
 
 @cache
 def _multiplies_bytes(device: torch.device) -> bool:
-    """NVIDIA's do since Turing."""
+    """Whether the device multiplies int8 matrices: NVIDIA GPUs since Turing do."""
     return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (7, 5)

@@ -1,4 +1,4 @@
-"""How often a block was written to, as far as torch counts: the quick question, before the fingerprint is asked."""
+"""Host copies of parked storages in the arena, kept for reuse, and version counters that tell when one is outdated."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ Versions = tuple[int | None, ...]
 
 
 class VersionCounters:
-    """What is written through a tensor made of tensors (a shard, say), torch counts there and not at its parts."""
+    """torch's version counters, which count in-place writes. For a part of a composite tensor (such as a shard) those
+    of the composite count too, since torch counts a write through it there."""
 
     def __init__(self, inventory: Inventory) -> None:
         self.tensors = inventory.tensors.objects
         self.around = {id(part): composite.tensor for composite in inventory.composites for part in composite.parts}
 
     def of(self, entries: Sequence[int]) -> Versions:
-        """Of the tensors that look at a block; None for what is not counted."""
+        """The versions of the tensors on a storage; None for tensors without a counter."""
         tensors: Sequence[Tensor] = [self.tensors[entry] for entry in entries]
         if self.around:
             tensors = [each for tensor in tensors for each in self._with_composites(tensor)]
@@ -45,15 +46,15 @@ class VersionCounters:
 
 @dataclass(eq=False)
 class FingerprintedRun:
-    """Blocks that were put side by side on a device, and the fingerprint of what was put there."""
+    """Storages that were copied to adjacent device memory, and the fingerprint of their bytes."""
 
-    piece: Transfer  # which shows nothing: that would keep the memory
+    piece: Transfer  # without its tensor, which would keep the memory alive
     fingerprint: Tensor
-    members: list[tuple[int, int]]  # their addresses and sizes, in order
+    members: list[tuple[int, int]]  # addresses and sizes of the storages, in order
 
 
 class Baseline(NamedTuple):
-    """What the device showed when the block had been copied up."""
+    """A storage as it was when its host copy had been copied to the device."""
 
     address: int
     versions: Versions
@@ -66,7 +67,7 @@ class _Ref(weakref.ref[Tensor]):
 
 
 class _Lease(NamedTuple):
-    """A tensor on the CPU that looks at a mirror, and what its storage holds of the arena for as long as it lives."""
+    """A CPU tensor on a host copy, and a reference to the arena memory that its storage keeps."""
 
     kind: Kind | None
     tensor: Tensor
@@ -75,48 +76,50 @@ class _Lease(NamedTuple):
 
 @dataclass(eq=False)
 class HostCopy:
+    """The host copy of one storage."""
+
     span: Span
     tensor: _Ref
-    group: int  # blocks of one group change together, or do not
-    lent: weakref.ref[memoryview] | None = None
+    group: int  # storages of one group change together
+    leased: weakref.ref[memoryview] | None = None
     baseline: Baseline | None = None
     _next: _Lease | None = None
 
     @property
-    def is_lent(self) -> bool:
-        """Does a storage look at it? Also somebody else's, who read the state while it was parked."""
-        return self.lent is not None and self.lent() is not None
+    def is_leased(self) -> bool:
+        """Whether a storage uses this memory, including one that user code took from the parked state."""
+        return self.leased is not None and self.leased() is not None
 
-    def lend(self, kind: Kind | None) -> Tensor:
+    def lease(self, kind: Kind | None) -> Tensor:
         lease, self._next = self._next, None
         if lease is None or lease.kind != kind:
-            lease = self._lease(kind)
-        self.lent = lease.view
+            lease = self._make_lease(kind)
+        self.leased = lease.view
         return lease.tensor
 
     def prepare(self, kind: Kind | None) -> None:
-        """Have ready what will be lent next, while there is time."""
-        self._next = self._lease(kind)
+        """Create the next lease in advance."""
+        self._next = self._make_lease(kind)
 
-    def _lease(self, kind: Kind | None) -> _Lease:
-        view, (dtype, shape) = self.span.lend(), kind or (torch.uint8, torch.Size([self.span.nbytes]))
+    def _make_lease(self, kind: Kind | None) -> _Lease:
+        view, (dtype, shape) = self.span.view(), kind or (torch.uint8, torch.Size([self.span.nbytes]))
         return _Lease(kind, torch.frombuffer(view, dtype=dtype).view(shape), weakref.ref(view))
 
 
 Kind = tuple[torch.dtype, torch.Size]
 
 
-def kinds_of(load: CopyBatch) -> list[Kind | None]:
-    """What looks at the mirror of each block: the like of its source; None: its bytes."""
-    metadata, firsts = load.moves.storages.metadata, load.moves.firsts
+def kinds_of(batch: CopyBatch) -> list[Kind | None]:
+    """The dtype and shape of the tensor on each host copy; None for a flat tensor of bytes."""
+    metadata, firsts = batch.moves.storages.metadata, batch.moves.firsts
     return [
         (metadata.dtypes[first], metadata.shapes[first]) if dense else None
-        for first, dense in zip(firsts, load.dense, strict=True)
+        for first, dense in zip(firsts, batch.dense, strict=True)
     ]
 
 
 class Wanted(Protocol):
-    """A block that needs a mirror, and the tensor that this belongs to."""
+    """A storage that needs a host copy, and the tensor that the copy belongs to."""
 
     @property
     def source(self) -> Tensor: ...
@@ -129,27 +132,27 @@ class Wanted(Protocol):
 
 
 class HostCopies:
-    """All of this process, by the tensor they belong to."""
+    """All host copies of this process, by the tensor they belong to."""
 
     def __init__(self) -> None:
         self.arena = Arena()
         self.guard = threading.RLock()
         self._known: dict[int, HostCopy] = {}
         self._dead: deque[_Ref] = deque()
-        self._lingering: list[HostCopy] = []  # nobody's any more, but still looked at
+        self._retired: list[HostCopy] = []  # their tensor is gone, but a storage still uses the memory
 
     def of(self, tensor: Tensor) -> HostCopy | None:
         host_copy = self._known.get(id(tensor))
         return host_copy if host_copy is not None and host_copy.tensor() is tensor else None
 
     def reserve(self, wanted: Sequence[Wanted], *, locked: bool, most: int | None) -> list[HostCopy | None]:
-        """For each a mirror of its size, as far as `most` bytes of arena allow. New ones lie side by side as the blocks
-        do, group by group."""
+        """A host copy for each storage, as far as `most` bytes of arena allow. New ones are adjacent where the storages
+        are, group by group."""
         self.sweep()
         found: list[HostCopy | None] = [self.of(each.source) for each in wanted]
         missing: list[int] = []
         for index, host_copy in enumerate(found):
-            span = None if host_copy is None or host_copy.is_lent else host_copy.span
+            span = None if host_copy is None or host_copy.is_leased else host_copy.span
             if span is None or span.nbytes != wanted[index].nbytes or span.extent.locked != locked:
                 missing.append(index)
         missing.sort(key=lambda index: (wanted[index].group, wanted[index].address))
@@ -169,7 +172,8 @@ class HostCopies:
         self._drop([host_copy for host_copy in map(self.of, tensors) if host_copy is not None])
 
     def _died(self, ref: weakref.ref[Tensor]) -> None:
-        """Python calls this at any moment, so it does next to nothing; but what is on the device goes at once."""
+        """Called by Python at any point of the program, so it only frees the fingerprint on the device; `sweep` does
+        the rest."""
         assert isinstance(ref, _Ref)
         host_copy = self._known.get(ref.key)
         if host_copy is not None and host_copy.tensor is ref:
@@ -177,7 +181,7 @@ class HostCopies:
         self._dead.append(ref)
 
     def sweep(self) -> None:
-        """Take back what belonged to tensors that are gone."""
+        """Free the host copies of tensors that no longer exist."""
         gone: list[HostCopy] = []
         while self._dead:
             ref = self._dead.popleft()
@@ -185,32 +189,32 @@ class HostCopies:
             if host_copy is not None and host_copy.tensor is ref:
                 gone.append(host_copy)
         self._drop(gone)
-        done = [host_copy for host_copy in self._lingering if not host_copy.is_lent]
+        done = [host_copy for host_copy in self._retired if not host_copy.is_leased]
         if done:
-            self._lingering = [host_copy for host_copy in self._lingering if host_copy.is_lent]
+            self._retired = [host_copy for host_copy in self._retired if host_copy.is_leased]
             self.arena.give_back(host_copy.span for host_copy in done)
 
-    def _drop(self, mirrors: Sequence[HostCopy]) -> None:
-        for host_copy in mirrors:
+    def _drop(self, copies: Sequence[HostCopy]) -> None:
+        for host_copy in copies:
             self._known.pop(host_copy.tensor.key, None)
             host_copy.baseline = None
-        self._lingering += [host_copy for host_copy in mirrors if host_copy.is_lent]
-        self.arena.give_back(host_copy.span for host_copy in mirrors if not host_copy.is_lent)
+        self._retired += [host_copy for host_copy in copies if host_copy.is_leased]
+        self.arena.give_back(host_copy.span for host_copy in copies if not host_copy.is_leased)
 
     def free_bytes(self) -> int:
-        """What anybody can be parked in without any new memory."""
+        """Arena memory that is free for any state."""
         self.sweep()
         return self.arena.free_bytes
 
     def kept_bytes(self, tensors: Iterable[Tensor]) -> int:
-        """What is kept for these alone."""
-        return sum(each.span.nbytes for each in map(self.of, tensors) if each is not None and not each.is_lent)
+        """Arena memory reserved for these tensors."""
+        return sum(each.span.nbytes for each in map(self.of, tensors) if each is not None and not each.is_leased)
 
     def release(self) -> None:
-        """Give back all in which nothing is parked."""
+        """Free all memory that holds no parked state."""
         with self.guard:
             self.sweep()
-            self._drop([host_copy for host_copy in self._known.values() if not host_copy.is_lent])
+            self._drop([host_copy for host_copy in self._known.values() if not host_copy.is_leased])
             self.arena.shrink()
 
 
@@ -218,7 +222,7 @@ host_copies = HostCopies()
 
 
 def _forget() -> None:
-    """In a forked child: what is locked is not its own. What is parked can be read there as before."""
+    """In a forked child: forget the arena, which is locked by the parent. Parked tensors can still be read."""
     host_copies.__init__()  # type: ignore[misc]
 
 

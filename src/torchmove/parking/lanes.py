@@ -1,8 +1,8 @@
-"""Room on a CUDA device for what wakes: few large pieces of memory, cut by torch's allocator into the blocks.
+"""Copies between the arena and a device, by contiguous runs, and the device memory they need.
 
-To ask the driver for every block, and to give each back, takes long. A piece is asked
-for, handed to torch's cache, and the blocks, which are asked for next, are cut from it, one behind the other. Each is
-torch's own, with a storage of its own.
+Asking the driver for memory for every storage is slow. Instead a large segment is allocated and returned to torch's
+cache at once; torch's allocator then takes the storages, which are allocated next, from that segment, one after the
+other. Each storage is an ordinary torch allocation.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch import Tensor
 from torchmove.moving.batches import Advance
 from torchmove.parking.arena import LINE, Extent, rounded
 
-SMALL_BYTES = 1 << 20  # blocks up to this size torch keeps apart
+SMALL_BYTES = 1 << 20  # torch's allocator keeps allocations up to this size in separate segments
 _SEGMENT = 1 << 30
-_STEP, _LEAST = 2 << 20, 10 << 20  # torch asks the driver for multiples of the one, from the other on
+_STEP, _LEAST = 2 << 20, 10 << 20  # from _LEAST on, torch's allocator asks the driver for multiples of _STEP
 
-# What is left of a segment behind its last block is taken too: a stranger in it would keep all of it from the driver.
+# The rest of each segment is allocated too: another tensor in it would keep the segment from being freed.
 fillers: dict[torch.device, list[Tensor]] = {}
 
 
 class Allocation(NamedTuple):
-    """What a block needs; blocks of different groups do not share a segment."""
+    """The device memory one storage needs; storages of different groups do not share a segment."""
 
     nbytes: int
     group: int
@@ -38,14 +38,14 @@ class Allocation(NamedTuple):
 
 
 def allocations(wanted: Sequence[Allocation], device: torch.device) -> Iterator[Tensor]:
-    """Make them, in order."""
+    """Allocate them, in order."""
     for segment in _segments(wanted):
-        nbytes = sum(rounded(room.nbytes) for room in segment if room.nbytes > SMALL_BYTES)
+        nbytes = sum(rounded(each.nbytes) for each in segment if each.nbytes > SMALL_BYTES)
         if nbytes:
-            with suppress(torch.OutOfMemoryError):  # not in one piece; what is in torch's cache may do
-                torch.empty(nbytes, dtype=torch.uint8, device=device)  # and let go of at once
-        for room in segment:
-            yield room.make()
+            with suppress(torch.OutOfMemoryError):  # no contiguous memory; torch's cache may have enough
+                torch.empty(nbytes, dtype=torch.uint8, device=device)  # freed at once, into torch's cache
+        for each in segment:
+            yield each.make()
         left = -nbytes % _STEP
         if nbytes >= _LEAST and left > SMALL_BYTES:
             fillers.setdefault(device, []).append(torch.empty(left, dtype=torch.uint8, device=device))
@@ -54,18 +54,18 @@ def allocations(wanted: Sequence[Allocation], device: torch.device) -> Iterator[
 def _segments(wanted: Sequence[Allocation]) -> Iterator[list[Allocation]]:
     segment: list[Allocation] = []
     nbytes = 0
-    for room in wanted:
-        if segment and (segment[-1].group != room.group or nbytes + room.nbytes > _SEGMENT):
+    for each in wanted:
+        if segment and (segment[-1].group != each.group or nbytes + each.nbytes > _SEGMENT):
             yield segment
             segment, nbytes = [], 0
-        segment.append(room)
-        nbytes += room.nbytes
+        segment.append(each)
+        nbytes += each.nbytes
     if segment:
         yield segment
 
 
 def end_of_memory(address: int) -> int:
-    """Where the piece of memory ends that the driver gave out at once: no copy may go beyond. 0: it does not say."""
+    """The end of the driver allocation that contains an address, which no copy may cross; 0 if it is unknown."""
     start, nbytes, ask = ctypes.c_uint64(), ctypes.c_size_t(), _driver_call()
     if ask is None or ask(ctypes.byref(start), ctypes.byref(nbytes), ctypes.c_uint64(address)) != 0:
         return 0
@@ -81,13 +81,13 @@ def _driver_call() -> Callable[..., int] | None:
 
 
 def ignore_progress(_nbytes: int) -> object:
-    """To be told how far it has come, until somebody wants to know."""
+    """The progress callback of a mover before `copy` sets one."""
 
 
 class Transfer(NamedTuple):
     """Bytes at an address of a device, and their place in the arena.
 
-    `seen` shows them, where torch does not look at memory by its address.
+    `seen` is a tensor on them, for devices where torch cannot use memory by its address.
     """
 
     device: torch.device
@@ -102,18 +102,18 @@ class Transfer(NamedTuple):
         return torch.frombuffer(self.extent.memory, dtype=torch.uint8, offset=self.offset, count=self.nbytes)
 
     def there(self) -> Tensor:
-        """The bytes on the device; on CUDA it does not own them."""
+        """The bytes on the device; on CUDA the tensor does not own them."""
         if self.seen is not None:
             return self.seen
         return torch.as_tensor(_Raw(self.address, self.nbytes), device=self.device)
 
     def part(self, start: int, stop: int) -> Transfer:
-        """Some of the bytes, counted from its first."""
+        """Some of the bytes, from `start` to `stop`."""
         return self._replace(address=self.address + start, offset=self.offset + start, nbytes=stop - start)
 
 
 class _Raw:
-    """Memory of a CUDA device, as the array interface describes it."""
+    """Memory of a CUDA device, in the form of __cuda_array_interface__."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         where = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
@@ -121,17 +121,17 @@ class _Raw:
 
 
 def is_addressed(device: torch.device) -> bool:
-    """Can memory be looked at there by its address?"""
+    """Whether torch can use memory of the device by its address."""
     return device.type == "cuda"
 
 
 def runs(pieces: Iterable[Transfer], *, to_be_read: bool) -> list[Transfer]:
-    """Neighbours joined. What is between them is less than a line; to be written to, it must be nobody's."""
+    """Join adjacent transfers. The gap between them is less than a line; a write into it must be safe."""
     joined: list[Transfer] = []
     end = 0
     for piece in pieces:
         last = joined[-1] if joined else None
-        if last is not None and piece.address + piece.nbytes <= end and _are_neighbours(last, piece, to_be_read):
+        if last is not None and piece.address + piece.nbytes <= end and _are_neighbors(last, piece, to_be_read):
             joined[-1] = last._replace(nbytes=piece.address + piece.nbytes - last.address)
         else:
             joined.append(piece)
@@ -139,26 +139,26 @@ def runs(pieces: Iterable[Transfer], *, to_be_read: bool) -> list[Transfer]:
     return joined
 
 
-def _are_neighbours(one: Transfer, other: Transfer, to_be_read: bool) -> bool:
+def _are_neighbors(one: Transfer, other: Transfer, to_be_read: bool) -> bool:
     return (
         one.extent is other.extent
         and one.device == other.device
         and other.address - one.address == other.offset - one.offset == rounded(one.nbytes)
         and one.address % LINE == 0
-        # Torch's own allocator gives out whole lines; of another one that is not known.
+        # torch's native allocator gives out whole lines; other allocators may not.
         and (to_be_read or one.nbytes % LINE == 0 or torch.cuda.get_allocator_backend() == "native")
     )
 
 
 class Lane:
-    """One direction."""
+    """Copies between the arena and devices, in one direction."""
 
-    def __init__(self, *, down: bool) -> None:
-        self.down = down
-        self.sent: deque[tuple[Any, int]] = deque()  # and when it has arrived
+    def __init__(self, *, to_host: bool) -> None:
+        self.to_host = to_host
+        self.sent: deque[tuple[Any, int]] = deque()  # events of arrival, and bytes
 
-    def carry(self, run: Transfer) -> None:
-        """Send a run. On CUDA nothing is waited for but the locking of memory. Raises CannotLock."""
+    def send(self, run: Transfer) -> None:
+        """Start to copy a run. On CUDA this waits only for memory to be locked. Raises CannotLock."""
         for part in _within_chunks(run):
             part.extent.make_ready(part.offset + part.nbytes)
             arrival = None
@@ -172,7 +172,7 @@ class Lane:
             self.sent.append((arrival, part.nbytes))
 
     def finish(self, advance: Advance) -> None:
-        """Wait for all that was sent."""
+        """Wait for all copies."""
         while self.sent:
             arrival, nbytes = self.sent[0]
             if arrival is not None:
@@ -181,15 +181,15 @@ class Lane:
             advance(nbytes)
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        return stream_of(device, "down" if self.down else "up")
+        return stream_of(device, "down" if self.to_host else "up")
 
     def copy(self, part: Transfer) -> None:
-        to, come_from = (part.here(), part.there()) if self.down else (part.there(), part.here())
+        to, come_from = (part.here(), part.there()) if self.to_host else (part.there(), part.here())
         to.copy_(come_from, non_blocking=True)
 
 
 def _within_chunks(run: Transfer) -> Iterator[Transfer]:
-    """The run, cut where one chunk of the arena ends and the next begins."""
+    """The run, split at the borders of the arena's chunks."""
     start, stop, borders = run.offset, run.offset + run.nbytes, run.extent.borders
     while start < stop:
         end = min(stop, borders[bisect_right(borders, start)])
@@ -198,7 +198,7 @@ def _within_chunks(run: Transfer) -> Iterator[Transfer]:
 
 
 def stream_of(device: torch.device, task: str) -> torch.cuda.Stream:
-    """The one for a task on a device, made once."""
+    """The stream for a task on a device, created once."""
     if (device, task) not in _streams:
         _streams[device, task] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return _streams[device, task]

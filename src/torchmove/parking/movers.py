@@ -1,4 +1,4 @@
-"""What the arena does not hold goes as it would in any move."""
+"""The movers between devices and the arena: IntoArena parks, OutOfArena wakes."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.storages import StateStorage
 
 
-def copy_rest(load: CopyBatch, copies: list[Tensor | None], advance: Advance) -> int:
-    """Copy all of a load that has no copy yet; how many bytes that were."""
+def copy_rest(batch: CopyBatch, copies: list[Tensor | None], advance: Advance) -> int:
+    """Copy all storages of a batch that have no copy yet, by an ordinary mover. Returns the number of bytes."""
     rest = [index for index, copy in enumerate(copies) if copy is None]
     if not rest:
         return 0
-    part = load.some(rest)
+    part = batch.some(rest)
     for index, copy in zip(rest, choose_mover("auto", part.moves).mover.copy(part, advance), strict=True):
         copies[index] = copy
     return sum(part.moves.nbytes)
 
 
 class DepartingStorage(NamedTuple):
-    """Where it is and what there is of it. The rest is worked out for those blocks of which somebody asks."""
+    """A storage to park: where it is on the device, and which of its bytes the state uses."""
 
-    number: int  # in the load
-    source: Tensor  # which looks elsewhere once the move is committed
+    number: int  # in the batch
+    source: Tensor  # is rebound when the move is committed
     device: torch.device
     address: int  # of its storage, on the device
     nbytes: int  # that are reached
     role: Role
-    first: int  # of the slots that look at it
-    storage: StateStorage | None  # None: there is no other, and it sees all of it
-    seen: Tensor | None  # the bytes of its storage, where torch does not look at memory by its address
+    first: int  # index of the first tensor on it
+    storage: StateStorage | None  # None: it is the only tensor, and covers all of the storage
+    seen: Tensor | None  # the bytes of its storage, where torch cannot use memory by its address
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class DepartingStorage(NamedTuple):
 
     @property
     def places(self) -> Sequence[tuple[int, int, int]]:
-        """Where its bytes are in the storage, and where they go in the copy."""
+        """Start and stop of its bytes in the storage, and their start in the copy."""
         return [(0, self.nbytes, 0)] if self.storage is None else packed(self.storage.spans)[0]
 
     @property
@@ -83,8 +83,8 @@ class DepartingStorage(NamedTuple):
 
     @property
     def group(self) -> int:
-        """Gradients come and go, weights that are trained change with their optimizer's state, others do not. Each
-        group has memory of its own on the device, so that what one does to it does not concern the others."""
+        """The memory group: gradients, which are freed often; trained weights and their optimizer state, which change
+        together; and all others. Groups do not share device memory, so a change in one leaves the others intact."""
         changes_with_state = self.role == "state" or self.source.requires_grad
         kind = 2 if self.role == "gradient" else 1 if changes_with_state else 0
         return 2 * kind + (self.nbytes <= SMALL_BYTES)
@@ -94,23 +94,23 @@ class DepartingStorage(NamedTuple):
             yield self.piece(host_copy, start, stop, begin)
 
     def piece(self, host_copy: HostCopy, start: int, stop: int, begin: int) -> Transfer:
-        """From there to there in the storage, and where that begins in the mirror."""
+        """The transfer of bytes `start` to `stop` of the storage, which begin at `begin` in the host copy."""
         seen = None if self.seen is None else self.seen[start:stop]
         return Transfer(
             self.device, self.address + start, host_copy.span.extent, host_copy.span.offset + begin, stop - start, seen
         )
 
 
-make_departing = partial(tuple.__new__, DepartingStorage)  # like Leaving(...), from a tuple, and cheaper
+make_departing = partial(tuple.__new__, DepartingStorage)  # DepartingStorage(*values) from a tuple, and faster
 Pair = tuple[DepartingStorage, HostCopy]
 
 Suspects = Mapping[
     FingerprintedRun, Sequence[Pair]
-]  # blocks whose fingerprints must tell, by the run that they came up in
+]  # storages to compare by fingerprint, by the run in which they were copied to the device
 
 
-class _Asked(NamedTuple):
-    """From which MiB of a run on, and for each whether it is what it was: on the device."""
+class _Comparison(NamedTuple):
+    """The first MiB of a run that was compared, and for each MiB whether it is the same, on the device."""
 
     run: FingerprintedRun
     first: int
@@ -118,39 +118,39 @@ class _Asked(NamedTuple):
 
 
 class ChangeCheck:
-    """The suspects, until the device has told."""
+    """Checks on the device which parked storages changed, by their fingerprints."""
 
     def __init__(self, suspects: Suspects, pairs: Sequence[Pair]) -> None:
         self._suspects = suspects
-        self._asked: list[_Asked] = []
+        self._comparisons: list[_Comparison] = []
         fingerprinters: dict[torch.device, Fingerprinter] = {}
-        with suppress(torch.OutOfMemoryError):  # a full card: what it is not asked travels
+        with suppress(torch.OutOfMemoryError):  # a full device: what is not compared is copied
             for run, those in suspects.items():
                 device = run.piece.device
                 if device not in fingerprinters:
                     fingerprinters[device] = Fingerprinter(device)
                 for start, stop in _still_there(run, those, pairs):
-                    self._asked += _asked(run, those, start, stop, fingerprinters[device])
+                    self._comparisons += _comparisons(run, those, start, stop, fingerprinters[device])
 
     def changed(self) -> Iterator[Transfer]:
-        """Every MiB of the suspects in which a bit is another, or of which the device was not asked."""
+        """Every MiB of the suspects that changed or was not compared."""
         same = self._answers()
         for run, those in self._suspects.items():
             if not all(same[run]):
                 for item, host_copy in those:
-                    for start, stop in _others(same[run], item.address - run.piece.address, item.nbytes):
+                    for start, stop in _changed_ranges(same[run], item.address - run.piece.address, item.nbytes):
                         yield item.piece(host_copy, start, stop, start)
 
     def _answers(self) -> dict[FingerprintedRun, list[bool]]:
-        """For every MiB of each run: is it the same?"""
+        """For every MiB of each run: whether it is the same."""
         same = {run: [False] * len(run.fingerprint) for run in self._suspects}
-        for run, first, are_same in self._asked:
+        for run, first, are_same in self._comparisons:
             same[run][first : first + len(are_same)] = are_same.tolist()
         return same
 
 
 def _still_there(run: FingerprintedRun, those: Sequence[Pair], pairs: Sequence[Pair]) -> list[tuple[int, int]]:
-    """From where to where on the device there is one block of the run behind the other."""
+    """The address ranges on the device where storages of the run are still adjacent."""
     members: Sequence[tuple[int, int]] = run.members
     if len(those) < len(members):
         present = {(item.address, item.nbytes) for item, _ in pairs}
@@ -164,44 +164,44 @@ def _still_there(run: FingerprintedRun, those: Sequence[Pair], pairs: Sequence[P
     return covered
 
 
-def _asked(
+def _comparisons(
     run: FingerprintedRun, those: Sequence[Pair], start: int, stop: int, fingerprinter: Fingerprinter
-) -> Iterator[_Asked]:
-    """Of the MiB that are there as a whole."""
+) -> Iterator[_Comparison]:
+    """Compare the fingerprints of every whole MiB between two addresses."""
     end = run.piece.nbytes
     first, last = -(-(start - run.piece.address) // MIB), stop - run.piece.address
     last = end if last >= end else last // MIB * MIB
     if first * MIB < last:
         part = run.piece.part(first * MIB, last)
-        seen = those[0][0].seen  # where blocks are seen, a run is one of them
+        seen = those[0][0].seen  # without addresses, a run is one storage
         if seen is not None:
             part = part._replace(seen=seen[first * MIB : last])
         found = fingerprinter.take(part.there())
-        yield _Asked(run, first, found == run.fingerprint[first : first + len(found)])
+        yield _Comparison(run, first, found == run.fingerprint[first : first + len(found)])
 
 
-def _others(same: Sequence[bool], start: int, nbytes: int) -> Iterator[tuple[int, int]]:
-    """From where to where in a block, which begins at `start` of a run, some MiB of the run is another."""
+def _changed_ranges(same: Sequence[bool], start: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """The byte ranges of a storage, which begins at `start` of a run, whose MiB changed."""
     for index in range(start // MIB, (start + nbytes - 1) // MIB + 1):
         if not same[index]:
             yield max(0, index * MIB - start), min(nbytes, index * MIB + MIB - start)
 
 
 class IntoArena:
-    """A mover. What the arena does not take goes to ordinary memory, and `why` says so."""
+    """The mover that parks. What does not fit into the arena goes to ordinary memory, and `why` says why."""
 
     name = "arena"
 
     def __init__(self, inventory: Inventory, *, host_bytes: int | None = None) -> None:
         self.tensors, self.counters, self.host_bytes = inventory.tensors, VersionCounters(inventory), host_bytes
-        self.lane = Lane(down=True)
+        self.lane = Lane(to_host=True)
         self.advance: Advance = ignore_progress
         self.change_check: ChangeCheck | None = None
         self.copied_bytes = self.unchanged_bytes = self.ordinary_bytes = 0
         self.why = ""
 
     def finish(self) -> None:
-        """The device has told by now what has changed, while all that needs no bytes was done."""
+        """Copy what changed. The device compared fingerprints while the commit did what needs no bytes."""
         change_check, self.change_check = self.change_check, None
         if change_check is not None:
             with host_copies.guard:
@@ -211,37 +211,37 @@ class IntoArena:
     def drop(self) -> None:
         self.change_check = None
 
-    def copy(self, load: CopyBatch, advance: Advance) -> list[Tensor]:
+    def copy(self, batch: CopyBatch, advance: Advance) -> list[Tensor]:
         self.advance = advance
         with host_copies.guard:
-            for device in {home for home, _ in load.moves.ways if is_addressed(home)}:
+            for device in {origin for origin, _ in batch.moves.ways if is_addressed(origin)}:
                 fillers.pop(device, None)
-                torch.cuda.synchronize(device)  # all that was written to the blocks, on any stream
-            pairs = self.reserve([*self.items(load)])
-            changed, suspects = self.told_apart(pairs)
+                torch.cuda.synchronize(device)  # wait for writes to the storages on any stream
+            pairs = self.reserve([*self.items(batch)])
+            changed, suspects = self.split_by_change(pairs)
             self.change_check = ChangeCheck(suspects, pairs)
             self.send(changed)
-            copies: list[Tensor | None] = [None] * len(load)
-            kinds = kinds_of(load)
+            copies: list[Tensor | None] = [None] * len(batch)
+            kinds = kinds_of(batch)
             for item, host_copy in pairs:
-                copies[item.number] = host_copy.lend(kinds[item.number])
-            self.take_back(pairs, copies)
-            self.ordinary_bytes = copy_rest(load, copies, advance)
+                copies[item.number] = host_copy.lease(kinds[item.number])
+            self.drop_unlocked(pairs, copies)
+            self.ordinary_bytes = copy_rest(batch, copies, advance)
             return [copy for copy in copies if copy is not None]
 
-    def items(self, load: CopyBatch) -> Iterator[DepartingStorage]:
+    def items(self, batch: CopyBatch) -> Iterator[DepartingStorage]:
         roles, special, nbytes, dense = (
             self.tensors.roles(),
-            load.moves.storages.special,
-            load.moves.nbytes,
-            load.dense[:],
+            batch.moves.storages.special,
+            batch.moves.nbytes,
+            batch.dense[:],
         )
-        for (home, _), indices in load.moves.ways.items():
-            if not has_storage(home.type):
+        for (origin, _), indices in batch.moves.ways.items():
+            if not has_storage(origin.type):
                 continue
-            is_seen = not is_addressed(home)
+            is_seen = not is_addressed(origin)
             for index in indices:
-                first, source, size = load.moves.firsts[index], load.sources[index], nbytes[index]
+                first, source, size = batch.moves.firsts[index], batch.sources[index], nbytes[index]
                 storage = special.get(first)
                 if size == 0 or (storage is not None and storage.opaque):
                     continue
@@ -249,10 +249,10 @@ class IntoArena:
                     size = packed(storage.spans)[1]
                 address = source.data_ptr() if dense[index] else source.untyped_storage().data_ptr()
                 seen = bytes_of(source, 0, source.untyped_storage().nbytes()) if is_seen else None
-                yield make_departing((index, source, home, address, size, roles[first], first, storage, seen))
+                yield make_departing((index, source, origin, address, size, roles[first], first, storage, seen))
 
     def reserve(self, items: Sequence[DepartingStorage]) -> list[Pair]:
-        """Those that the arena takes, each with its mirror."""
+        """The storages that fit into the arena, each with its host copy."""
         pairs: list[Pair] = []
         locked = {device: is_addressed(device) for device in {item.device for item in items}}
         for is_locked in sorted({*locked.values()}, reverse=True):
@@ -260,16 +260,16 @@ class IntoArena:
             found = host_copies.reserve(some, locked=is_locked, most=self.host_bytes)
             pairs += [(item, host_copy) for item, host_copy in zip(some, found, strict=True) if host_copy is not None]
         if len(pairs) < len(items):
-            self.why = f"host_bytes={self.host_bytes} is not enough for all of it"
+            self.why = f"host_bytes={self.host_bytes} is too small for the whole state"
         self.unchanged_bytes = sum(item.nbytes for item, _ in pairs)
         return pairs
 
-    def told_apart(self, pairs: Sequence[Pair]) -> tuple[list[Transfer], dict[FingerprintedRun, list[Pair]]]:
-        """What is known to have changed, or not known to be true; and those whose fingerprint must tell, by run."""
+    def split_by_change(self, pairs: Sequence[Pair]) -> tuple[list[Transfer], dict[FingerprintedRun, list[Pair]]]:
+        """Storages that changed or have no baseline; and, by run, those to compare by fingerprint."""
         changed: list[Transfer] = []
         suspects: defaultdict[FingerprintedRun, list[Pair]] = defaultdict(list)
         for item, host_copy in pairs:
-            baseline, host_copy.baseline = host_copy.baseline, None  # it may be overwritten from now on
+            baseline, host_copy.baseline = host_copy.baseline, None  # the host copy may be overwritten from now on
             if (
                 baseline is not None
                 and item.is_whole
@@ -284,15 +284,15 @@ class IntoArena:
         pieces.sort(key=lambda piece: piece.address)
         for run in runs(pieces, to_be_read=True):
             try:
-                self.lane.carry(run)
+                self.lane.send(run)
             except CannotLock as error:
                 self.why = str(error)
         nbytes = sum(piece.nbytes for piece in pieces)
         self.copied_bytes += nbytes
         self.unchanged_bytes -= nbytes
 
-    def take_back(self, pairs: Sequence[Pair], copies: list[Tensor | None]) -> None:
-        """What could not be locked is not lent either."""
+    def drop_unlocked(self, pairs: Sequence[Pair], copies: list[Tensor | None]) -> None:
+        """Give up host copies whose memory could not be locked."""
         for item, host_copy in pairs if self.why else ():
             if host_copy.span.offset + host_copy.span.nbytes > host_copy.span.extent.ready:
                 copies[item.number] = None
@@ -301,14 +301,14 @@ class IntoArena:
 
 
 class _Item(NamedTuple):
-    """A block on its way up."""
+    """A host copy to wake."""
 
-    number: int  # in the load
+    number: int  # in the batch
     source: Tensor
     target: torch.device
     host_copy: HostCopy
     nbytes: int  # that are reached
-    places: Sequence[tuple[int, int, int]]  # where they are in the mirror, and where they go in the copy
+    places: Sequence[tuple[int, int, int]]  # start and stop in the host copy, and start in the copy on the device
     indices: tuple[int, ...]
 
     @property
@@ -324,12 +324,12 @@ class _Item(NamedTuple):
 
 
 class OutOfArena:
-    """A mover. What is not in the arena comes as it would in any move."""
+    """The mover that wakes. What is not in the arena is copied by an ordinary mover."""
 
     name = "arena"
 
     def __init__(self, inventory: Inventory) -> None:
-        self.counters, self.lane = VersionCounters(inventory), Lane(down=False)
+        self.counters, self.lane = VersionCounters(inventory), Lane(to_host=False)
         self.advance: Advance = ignore_progress
         self.fingerprinters: dict[torch.device, Fingerprinter] = {}
         self._arrived: list[tuple[_Item, int, FingerprintedRun]] = []
@@ -341,29 +341,29 @@ class OutOfArena:
         self._arrived.clear()
         self.fingerprinters.clear()
 
-    def copy(self, load: CopyBatch, advance: Advance) -> list[Tensor]:
+    def copy(self, batch: CopyBatch, advance: Advance) -> list[Tensor]:
         self.advance = advance
         with host_copies.guard:
-            copies: list[Tensor | None] = [None] * len(load)
-            items, kinds = sorted(self.items(load), key=_order), kinds_of(load)
+            copies: list[Tensor | None] = [None] * len(batch)
+            items, kinds = sorted(self.items(batch), key=_order), kinds_of(batch)
             for target in {item.target for item in items}:
                 those = [item for item in items if item.target == target]
-                self.make_room(those, target, kinds, copies)
-                self.carry(those, copies)
+                self.allocate(those, target, kinds, copies)
+                self.transfer(those, copies)
             for item in items:
                 item.host_copy.prepare(kinds[item.number])
-            copy_rest(load, copies, advance)
+            copy_rest(batch, copies, advance)
             return [copy for copy in copies if copy is not None]
 
-    def items(self, load: CopyBatch) -> Iterator[_Item]:
-        special = load.moves.storages.special
-        for (home, target), indices in load.moves.ways.items():
-            if home.type != "cpu" or not has_storage(target.type):
+    def items(self, batch: CopyBatch) -> Iterator[_Item]:
+        special = batch.moves.storages.special
+        for (origin, target), indices in batch.moves.ways.items():
+            if origin.type != "cpu" or not has_storage(target.type):
                 continue
             for index in indices:
-                first, source = load.moves.firsts[index], load.sources[index]
+                first, source = batch.moves.firsts[index], batch.sources[index]
                 host_copy = host_copies.of(source)
-                if host_copy is None or load.moves.nbytes[index] == 0:
+                if host_copy is None or batch.moves.nbytes[index] == 0:
                     continue
                 lease, span = source.untyped_storage(), host_copy.span
                 if (lease.data_ptr(), lease.nbytes()) != (span.address, span.nbytes):
@@ -373,7 +373,7 @@ class OutOfArena:
                 tensors = (first,) if storage is None else storage.indices
                 yield _Item(index, source, target, host_copy, size, places, tensors)
 
-    def make_room(
+    def allocate(
         self,
         items: Sequence[_Item],
         target: torch.device,
@@ -383,13 +383,13 @@ class OutOfArena:
         wanted = [
             Allocation(each.nbytes, each.host_copy.group, partial(_empty, each, kinds[each.number])) for each in items
         ]
-        made = allocations(wanted, target) if is_addressed(target) else (room.make() for room in wanted)
+        made = allocations(wanted, target) if is_addressed(target) else (each.make() for each in wanted)
         for item, copy in zip(items, made, strict=True):
             copies[item.number] = copy
-        if is_addressed(target):  # whoever used that memory before is done with it when the copies begin
+        if is_addressed(target):  # earlier work on that memory must finish before the copies begin
             self.lane.stream(target).wait_stream(torch.cuda.current_stream(target))
 
-    def carry(self, items: Sequence[_Item], copies: Sequence[Tensor | None]) -> None:
+    def transfer(self, items: Sequence[_Item], copies: Sequence[Tensor | None]) -> None:
         at: list[tuple[_Item, Transfer]] = []
         for item in items:
             copy = copies[item.number]
@@ -399,11 +399,11 @@ class OutOfArena:
         joined = runs((piece for _, piece in at), to_be_read=False)
         arrived: list[FingerprintedRun | None] = []
         for run in joined:
-            self.lane.carry(run)
+            self.lane.send(run)
             found = self.fingerprint(run)
             arrived.append(None if found is None else FingerprintedRun(run._replace(seen=None), found, []))
         for device in {run.device for run in joined if is_addressed(run.device)}:
-            # Whatever the caller's thread asks of the device from now on comes after them.
+            # Later work on the caller's stream waits for the copies.
             torch.cuda.current_stream(device).wait_stream(self.lane.stream(device))
         starts = [run.address for run in joined]
         for item, piece in at:
@@ -413,7 +413,7 @@ class OutOfArena:
                 self._arrived.append((item, piece.address, its))
 
     def fingerprint(self, run: Transfer) -> Tensor | None:
-        """On CUDA in the caller's stream, beside the next copies. None: there is no room for it."""
+        """The fingerprint of a run, on CUDA in the caller's stream, beside the next copies. None: out of memory."""
         try:
             if run.device not in self.fingerprinters:
                 self.fingerprinters[run.device] = Fingerprinter(run.device)
@@ -421,14 +421,14 @@ class OutOfArena:
                 torch.cuda.current_stream(run.device).wait_stream(self.lane.stream(run.device))
             return self.fingerprinters[run.device].take(run.there())
         except torch.OutOfMemoryError:
-            return None  # a full card: next time all of the run will travel
+            return None  # a full device: the next park will copy all of the run
 
     def remember(self) -> None:
-        """After the commit: what is on the device now is what the mirrors show, unless somebody else looks at
-        those."""
+        """After the commit: record baselines, since device and host copies are equal now, except for host copies that
+        user code still holds."""
         with host_copies.guard:
             for item, address, run in self._arrived:
-                if not item.host_copy.is_lent:
+                if not item.host_copy.is_leased:
                     item.host_copy.baseline = Baseline(address, self.counters.of(item.indices), run)
         self.drop()
 

@@ -1,4 +1,4 @@
-"""The way back: where everything was, and where what is new belongs."""
+"""Park and wake: move a state off its devices, and back to its original placement."""
 
 from __future__ import annotations
 
@@ -38,43 +38,45 @@ from torchmove.surveying.tensors import StateTensors
 
 @dataclass(frozen=True)
 class OriginalPlacement:
-    """Where everything was: each tensor's device, None for what was not parked, and the remembered devices."""
+    """Where a state was before it was parked: each tensor's device (None if not parked), and the remembered devices."""
 
     tensors: Mapping[int, tuple[weakref.ref[Tensor], torch.device | None]]
     repoints: tuple[Repoint, ...]
-    main: torch.device | None  # where most of it was
-    keep: Sequence[Any]  # what was to stay
+    main: torch.device | None  # the device of most bytes
+    keep: Sequence[Any]  # as passed to tm.park
 
     def of(self, tensor: Tensor) -> tuple[bool, torch.device | None]:
-        """Was it there, and where is it to go?"""
+        """Whether the tensor was in the state, and the device it goes back to."""
         found = self.tensors.get(id(tensor))
         return (True, found[1]) if found is not None and found[0]() is tensor else (False, None)
 
 
 def original_placement_of(plan: Plan, keep: Sequence[Any] = ()) -> OriginalPlacement:
     entries = plan.inventory.tensors
-    homes: list[torch.device | None] = [None] * len(entries)
+    devices: list[torch.device | None] = [None] * len(entries)
     for index in plan.moves.indices():
-        homes[index] = entries.metadata.devices[index]
-    known = dict(zip(map(id, entries.objects), zip(map(weakref.ref, entries.objects), homes, strict=True), strict=True))
+        devices[index] = entries.metadata.devices[index]
+    known = dict(
+        zip(map(id, entries.objects), zip(map(weakref.ref, entries.objects), devices, strict=True), strict=True)
+    )
     weight: Counter[torch.device] = Counter()
-    for (home, _), indices in plan.moves.ways.items():
-        weight[home] += sum(plan.moves.nbytes[index] for index in indices)
+    for (origin, _), indices in plan.moves.ways.items():
+        weight[origin] += sum(plan.moves.nbytes[index] for index in indices)
     main = weight.most_common(1)[0][0] if weight else None
     return OriginalPlacement(known, plan.repoints, main, keep)
 
 
 def placement_back(inventory: Inventory, original: OriginalPlacement) -> list[torch.device]:
-    """Back where it was. What has come since goes where a move would put it; a gradient to its parameter."""
+    """The original placement. A tensor added since goes where a move would put it, a gradient to its parameter."""
     entries = inventory.tensors
     placement = list(entries.metadata.devices)
     new: list[int] = []
     for index, tensor in enumerate(entries.objects):
-        was_there, home = original.of(tensor)
+        was_there, origin = original.of(tensor)
         if not was_there:
             new.append(index)
-        elif home is not None:
-            placement[index] = home
+        elif origin is not None:
+            placement[index] = origin
     if new and original.main is not None:
         objects = dict(zip(inventory.roots, inventory.objects, strict=True))
         would = TensorPlaces(inventory, original.main, keep_of(objects, original.keep)).all()
@@ -88,13 +90,13 @@ def placement_back(inventory: Inventory, original: OriginalPlacement) -> list[to
 
 
 def _parameter_of(entries: StateTensors, index: int, inventory: Inventory) -> int | None:
-    """The slot of the parameter that a gradient, or an optimizer's state, belongs to."""
+    """The index of the parameter that a gradient or an optimizer's state belongs to."""
     owner = entries[index].owner
     return None if owner is None or owner.parameter is None else inventory.number.get(owner.parameter)
 
 
 def repoints_back(original: OriginalPlacement) -> list[Repoint]:
-    """The remembered devices, as they were."""
+    """The remembered devices as they were before."""
     return [Repoint(value._replace(value=new), value.value) for value, new in original.repoints]
 
 
@@ -103,22 +105,22 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Parked(Result):
-    """What was parked, what that set free, and what had to travel. `wake()` brings everything back where it was.
+    """A parked state: what was freed and what was copied. `wake()` brings everything back to where it was.
 
     Attributes:
-        receipt: of the way off the devices.
-        freed: bytes that each device got back, measured.
-        copied_bytes: what travelled.
-        unchanged_bytes: what did not have to, since its host copy was still true.
-        ordinary_bytes: what lies in ordinary memory, not in the arena.
-        notes: what is worth knowing, each with `code`, `path` and `why`.
+        receipt: the receipt of the move to the host.
+        freed: bytes freed on each device, measured.
+        copied_bytes: bytes copied to the host.
+        unchanged_bytes: bytes not copied, since their host copy was current.
+        ordinary_bytes: bytes in ordinary memory instead of page-locked memory.
+        notes: each with `code`, `path` and `why`.
     """
 
     receipt: Receipt
-    freed: dict[torch.device, int]  # bytes that each device got back, measured
+    freed: dict[torch.device, int]
     copied_bytes: int
-    unchanged_bytes: int  # their host copy was still true
-    ordinary_bytes: int  # in ordinary memory, not in the arena
+    unchanged_bytes: int
+    ordinary_bytes: int
     notes: tuple[Note, ...]
     original: OriginalPlacement = field(compare=False)
     objects: dict[str, Any] = field(compare=False)
@@ -126,58 +128,58 @@ class Parked(Result):
 
     @property
     def freed_bytes(self) -> int:
-        """What the devices got back, as they say themselves: another process can have it."""
+        """Bytes freed on all devices, as their drivers report: other processes can use them."""
         return sum(self.freed.values())
 
     @property
     def is_parked(self) -> bool:
-        """It has not been woken."""
+        """True until it is woken."""
         return not self._awake
 
     def wake(self, *, progress: bool = True) -> Receipt:
-        """Bring everything back where it was: all of it, or nothing, and then it is still parked.
+        """Bring everything back to where it was: all of it, or nothing, and then it is still parked.
 
         Args:
             progress: as for `tm.move`.
 
         Returns:
-            The receipt of the way back. A second call does nothing and returns it again.
+            The receipt of the move back. A second call does nothing and returns the same receipt.
 
         Raises:
-            MoveRefused: a device has no room for it now.
+            MoveRefused: a device has too little free memory now.
         """
         if self._awake:
             return self._awake[0]
         began = time.perf_counter()
         plan = waking_plan(self)
-        council = agree_on("wake", plan)
-        up = OutOfArena(plan.inventory)
-        job = Job(plan, up, "woken", verify_applied)
-        self.has_woken(apply_all(job, began=began, progress=progress, council=council)[0], up)
+        agreement = agree_on("wake", plan)
+        out_of_arena = OutOfArena(plan.inventory)
+        job = Job(plan, out_of_arena, "woken", verify_applied)
+        self.has_woken(apply_all(job, began=began, progress=progress, agreement=agreement)[0], out_of_arena)
         return self._awake[0]
 
-    def has_woken(self, receipt: Receipt, up: OutOfArena) -> None:
-        up.remember()
+    def has_woken(self, receipt: Receipt, out_of_arena: OutOfArena) -> None:
+        out_of_arena.remember()
         self._awake.append(receipt)
 
 
-# ---------------------------------------------------------------- there
+# ---------------------------------------------------------------- park
 
 
 def park(*objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None, progress: bool = True) -> Parked:
-    """Take a state off its devices, give their memory back to the driver, and remember the way back.
+    """Move a state to the host, return its device memory to the driver, and remember its placement.
 
-    While it is parked, its tensors are on the CPU and can be read, saved and even trained there. The host memory is
-    page-locked where there is a CUDA device, and kept for the next time: only what changed since travels again.
+    While the state is parked, its tensors are on the CPU and can be read, saved and even trained there. For CUDA
+    devices the host memory is page-locked, and it is kept: the next park copies only what changed.
 
     Args:
         *objects: as for `tm.move`.
         keep: as for `tm.move`.
-        host_bytes: the most page-locked memory that may be had. What does not fit goes to ordinary memory, more slowly.
+        host_bytes: limit for page-locked memory. What does not fit goes to ordinary memory, which is slower.
         progress: as for `tm.move`.
 
     Returns:
-        The parked state. Its `wake()` brings all of it back where it was.
+        The parked state. Its `wake()` brings all of it back to where it was.
 
     Raises:
         MoveRefused: as for `tm.move`.
@@ -195,10 +197,10 @@ def park(*objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None,
     return park_named(given(objects), keep, host_bytes, progress)
 
 
-class parked:  # noqa: N801  # reads as the block it opens
-    """Park a state for the length of a block, and wake it at its end, exceptions or not.
+class parked:  # noqa: N801  # used as a function: `with tm.parked(model):`
+    """Park a state during a `with` block, and wake it at the end, also after an exception.
 
-    If it cannot be woken then (there is no room, say), the error that leaves the block has the state as its `parked`.
+    If it cannot be woken (for lack of memory), the error that leaves the block has the parked state as `error.parked`.
 
     Args:
         *objects: as for `tm.park`.
@@ -222,7 +224,7 @@ class parked:  # noqa: N801  # reads as the block it opens
 
     def __enter__(self) -> Parked:
         if self._parked is not None:
-            raise RuntimeError("this block is open already: make another with tm.parked(...)")
+            raise RuntimeError("this `with` block is entered already. Fix: call tm.parked(...) for each block")
         self._parked = park_named(self._named, *self._options)
         return self._parked
 
@@ -235,32 +237,32 @@ class parked:  # noqa: N801  # reads as the block it opens
         try:
             left.wake(progress=self._options[2])
         except BaseException as refused:
-            # An exception of the user's own goes first; whoever catches what leaves the block can still wake the state.
+            # The user's own exception takes precedence; either way `error.parked` can still be woken.
             raised = error if error is not None and isinstance(refused, TorchmoveError) else refused
             raised.parked = left  # type: ignore[attr-defined]
             if raised is refused:
                 raise
-            warnings.warn(f"the state could not be woken, error.parked.wake() does it later: {refused}", stacklevel=2)
+            warnings.warn(f"the state is still parked: {refused}. Fix: error.parked.wake()", stacklevel=2)
 
 
 def park_named(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None, progress: bool) -> Parked:
     began = time.perf_counter()
-    job, down = parking(objects, keep, host_bytes)
-    council = agree_on("park", job.plan)
+    job, into_arena = parking(objects, keep, host_bytes)
+    agreement = agree_on("park", job.plan)
     original, before = original_placement_of(job.plan, keep), free_now(job.plan)
-    receipt = apply_all(job, began=began, progress=progress, council=council)[0]
-    return has_parked(receipt, down, objects, original, before, began)
+    receipt = apply_all(job, began=began, progress=progress, agreement=agreement)[0]
+    return has_parked(receipt, into_arena, objects, original, before, began)
 
 
 def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None) -> tuple[Job, IntoArena]:
     if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
-        raise ValueError(f"host_bytes is a number of bytes, not {host_bytes!r}")
+        raise ValueError(f"host_bytes must be a number of bytes, not {host_bytes!r}")
     wait_for_freeing()
     plan = plan_sharded(objects, _CPU, keep, _free_with_arena, rests=True)
     if plan.refusals and _has_its_places(plan):
         plan = replace(plan, refusals=tuple(each for each in plan.refusals if each.code != "R042"))
-    down = IntoArena(plan.inventory, host_bytes=host_bytes)
-    return Job(plan, down, "parked", verify_applied), down
+    into_arena = IntoArena(plan.inventory, host_bytes=host_bytes)
+    return Job(plan, into_arena, "parked", verify_applied), into_arena
 
 
 def _free_with_arena(device: torch.device) -> int | None:
@@ -270,7 +272,7 @@ def _free_with_arena(device: torch.device) -> int | None:
 
 
 def _has_its_places(plan: Plan) -> bool:
-    """Is there room for all of it, with what was kept for it since the last time?"""
+    """Whether the state fits, counting the host memory that is kept for it."""
     tensors = [plan.inventory.tensors.objects[first] for first in plan.moves.firsts]
     with host_copies.guard:
         kept = host_copies.kept_bytes(tensors)
@@ -278,13 +280,13 @@ def _has_its_places(plan: Plan) -> bool:
 
 
 def free_now(plan: Plan) -> dict[torch.device, int | None]:
-    """What the driver has to give on each device that is left."""
-    return {home: driver_free_memory(home) for home in sorted({home for home, _ in plan.moves.ways}, key=str)}
+    """Bytes that the driver reports as free on each device that is vacated."""
+    return {origin: driver_free_memory(origin) for origin in sorted({origin for origin, _ in plan.moves.ways}, key=str)}
 
 
 def has_parked(
     receipt: Receipt,
-    down: IntoArena,
+    into_arena: IntoArena,
     objects: dict[str, Any],
     original: OriginalPlacement,
     before: Mapping[torch.device, int | None],
@@ -297,22 +299,22 @@ def has_parked(
         if was is not None and now is not None:
             freed[device] = now - was
     notes = []
-    if down.ordinary_bytes and down.why:
-        why = f"{readable_bytes(down.ordinary_bytes)} went to ordinary memory, which is slower: {down.why}"
+    if into_arena.ordinary_bytes and into_arena.why:
+        why = f"{readable_bytes(into_arena.ordinary_bytes)} in ordinary memory, which is slower: {into_arena.why}"
         notes.append(Note("N050", listed([*objects]), why))
     return Parked(
         receipt=replace(receipt, seconds=time.perf_counter() - began),
         freed=freed,
-        copied_bytes=down.copied_bytes,
-        unchanged_bytes=down.unchanged_bytes,
-        ordinary_bytes=down.ordinary_bytes,
+        copied_bytes=into_arena.copied_bytes,
+        unchanged_bytes=into_arena.unchanged_bytes,
+        ordinary_bytes=into_arena.ordinary_bytes,
         notes=tuple(notes),
         original=original,
         objects=objects,
     )
 
 
-# ---------------------------------------------------------------- and back
+# ---------------------------------------------------------------- wake
 
 
 @plain_torch
@@ -329,4 +331,4 @@ def waking_plan(parked: Parked) -> Plan:
 def _still_parked(refusal: Refusal) -> Refusal:
     if refusal.code != "R042":
         return refusal
-    return refusal._replace(remedy="free some there and wake it again: it is still parked")
+    return refusal._replace(remedy="free memory there and call parked.wake() again; the state is still parked")

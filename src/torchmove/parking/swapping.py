@@ -1,4 +1,4 @@
-"""One state leaves its device while another comes: the link carries both ways at once."""
+"""Swap: park one state while another comes to its device, in both directions of the link at once."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from torchmove.surveying.names import given
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Swap(Result):
-    """What left, with the way back, and the receipt of what came.
+    """The state that was parked, and the receipt of the state that came.
 
     Attributes:
-        parked: what left.
-        receipt: of what came.
-        at_once: there was room for both, and they crossed.
+        parked: the state that left.
+        receipt: the receipt of the state that came.
+        at_once: the device had memory for both, so they were copied at the same time.
     """
 
     parked: Parked
     receipt: Receipt
-    at_once: bool  # there was room for both
+    at_once: bool
 
 
 def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool = True) -> Swap:
-    """Park one state and bring another to its place, both or neither.
+    """Park one state and bring another one to its device: both, or neither.
 
-    Where the device has room for both they cross on the way.
+    If the device has memory for both, they are copied at the same time.
 
     Args:
-        out: the object that leaves, or a list or tuple of them.
-        into: what `tm.park` returned, which goes back where it was; or objects on the CPU, which go where `out` was.
+        out: the object that leaves, or a list or tuple of objects.
+        into: what `tm.park` returned, which goes back to where it was; or objects on the CPU, which go where `out` was.
         host_bytes: as for `tm.park`.
         progress: as for `tm.move`.
 
     Returns:
-        What left, with the way back, and the receipt of what came.
+        The parked state, and the receipt of the state that came.
 
     Raises:
-        ValueError: something cannot leave and come at the same time.
-        MoveRefused: as for `tm.move`, for either. Neither has moved.
-        MoveFailed: as for `tm.move`, for either. Neither has moved.
+        ValueError: `out` and `into` have an object or a tensor in common.
+        MoveRefused: as for `tm.move`, for either state. Neither has moved.
+        MoveFailed: as for `tm.move`, for either state. Neither has moved.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -71,28 +71,28 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     coming = into if isinstance(into, Parked) else given(_several(into))
     arriving = coming.objects if isinstance(coming, Parked) else coming
     if {id(each) for each in leaving.values()} & {id(each) for each in arriving.values()}:
-        raise ValueError("out and into have an object in common: it cannot leave and come at the same time")
-    down_job, down = parking(leaving, (), host_bytes)
-    council = agree_on("swap out", down_job.plan)
-    original, before = original_placement_of(down_job.plan), free_now(down_job.plan)
+        raise ValueError("out and into have an object in common. Fix: pass each object in one of them")
+    parking_job, into_arena = parking(leaving, (), host_bytes)
+    agreement = agree_on("swap out", parking_job.plan)
+    original, before = original_placement_of(parking_job.plan), free_now(parking_job.plan)
     plan = _plan_of(coming, original)
-    both = [tensor for tensor in plan.inventory.number if tensor in down_job.plan.inventory.number]
+    both = [tensor for tensor in plan.inventory.number if tensor in parking_job.plan.inventory.number]
     if both:
         path = plan.inventory.tensors[plan.inventory.number[both[0]]].path
-        raise ValueError(f"out and into both hold {path}: it cannot leave and come at the same time")
+        raise ValueError(f"out and into both hold {path}. Fix: pass objects that share no tensors")
     at_once = not plan.refusals
-    if not at_once and not _is_hindered(plan, down_job.plan):
-        plan = replace(plan, refusals=())  # there will be room when the other is gone
-    council = agree_on(f"swap in, {'at once' if at_once else 'in turn'},", plan, council)
+    if not at_once and not _is_hindered(plan, parking_job.plan):
+        plan = replace(plan, refusals=())  # there will be enough memory when the other has left
+    agreement = agree_on(f"swap in, {'at once' if at_once else 'in turn'},", plan, agreement)
     if not at_once:
         return _one_by_one(leaving, coming, host_bytes, progress)
-    up = OutOfArena(plan.inventory)
-    up_job = Job(plan, up, "swapped", verify_applied)
-    # The one that leaves goes first: it waits for what is written to it, and would wait for the other too.
-    left, came = apply_all(down_job, up_job, began=began, progress=progress, council=council)
+    out_of_arena = OutOfArena(plan.inventory)
+    waking_job = Job(plan, out_of_arena, "swapped", verify_applied)
+    # The leaving state goes first: it waits for all work on the device, which would include the other's copies.
+    left, came = apply_all(parking_job, waking_job, began=began, progress=progress, agreement=agreement)
     if isinstance(coming, Parked):
-        coming.has_woken(came, up)
-    return Swap(has_parked(left, down, leaving, original, before, began), came, at_once=True)
+        coming.has_woken(came, out_of_arena)
+    return Swap(has_parked(left, into_arena, leaving, original, before, began), came, at_once=True)
 
 
 def _several(given: Any) -> tuple[Any, ...]:
@@ -107,11 +107,11 @@ def _plan_of(coming: Parked | dict[str, Any], original: OriginalPlacement) -> Pl
 
 
 def _is_hindered(coming: Plan, leaving: Plan) -> bool:
-    """Would it not come even if the other were gone?"""
+    """Whether the arriving state would be refused even after the other has left."""
     if any(refusal.code != "R042" for refusal in coming.refusals):
         return True
     leaves = {
-        home: sum(leaving.moves.nbytes[index] for index in each) for (home, _), each in leaving.moves.ways.items()
+        origin: sum(leaving.moves.nbytes[index] for index in each) for (origin, _), each in leaving.moves.ways.items()
     }
     return any(
         room.has_bytes is not None and room.needs_bytes > room.has_bytes + leaves.get(room.device, 0)
@@ -122,7 +122,7 @@ def _is_hindered(coming: Plan, leaving: Plan) -> bool:
 def _one_by_one(
     leaving: dict[str, Any], coming: Parked | dict[str, Any], host_bytes: int | None, progress: bool
 ) -> Swap:
-    """First one, then the other; and back with the first, if the other cannot come."""
+    """Park one state, then move the other; if that fails, wake the first again."""
     parked = park_named(leaving, (), host_bytes, progress)
     try:
         if isinstance(coming, Parked):

@@ -1,1 +1,1 @@
-"""States on many processes: wrap again what DistributedDataParallel has wrapped, and report on all ranks."""
+"""States on many processes: move DistributedDataParallel models, and collect the reports of all ranks."""

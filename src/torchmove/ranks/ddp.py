@@ -1,4 +1,4 @@
-"""DistributedDataParallel: move what it has wrapped, and wrap it again."""
+"""`tm.rewrap`: move the module inside DistributedDataParallel and wrap it again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torchmove.surveying.names import names_of
 
 
 def rewrap(model: DistributedDataParallel, *objects: Any, to: Device, progress: bool = True) -> DistributedDataParallel:
-    """Move what DistributedDataParallel has wrapped, and wrap it again with the same settings. Called on every rank.
+    """Move the module inside DistributedDataParallel and wrap it again with the same settings. Call it on every rank.
 
     Args:
-        model: the wrapper. It is of no use afterwards.
-        *objects: the optimizer, and whatever else hangs on the model.
+        model: the wrapper. It cannot be used afterwards.
+        *objects: the optimizer, and everything else attached to the model.
         to: the device of this rank.
         progress: as for `tm.move`.
 
@@ -31,9 +31,9 @@ def rewrap(model: DistributedDataParallel, *objects: Any, to: Device, progress: 
         The new wrapper. All ranks have moved.
 
     Raises:
-        TypeError: the model is not wrapped.
-        MoveRefused: as for `tm.move`, on any rank; also within `no_sync()`.
-        MoveFailed: as for `tm.move`, on any rank. None has moved.
+        TypeError: the model is not a DistributedDataParallel.
+        MoveRefused: as for `tm.move`, on any rank; also inside `no_sync()`.
+        MoveFailed: as for `tm.move`, on any rank. No rank has moved.
 
     Examples:
         >>> import torchmove as tm
@@ -41,23 +41,23 @@ def rewrap(model: DistributedDataParallel, *objects: Any, to: Device, progress: 
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
-            f"rewrap takes a DistributedDataParallel model, not a {type(model).__name__}: tm.move moves that"
+            f"tm.rewrap takes a DistributedDataParallel, not a {type(model).__name__}. Fix: tm.move(model, to=...)"
         )
     if not model.require_backward_grad_sync:
-        why = "gradients are not synchronised now (no_sync): the new wrapper would never begin to"
-        raise MoveRefused([Refusal("R020", "model", why, "leave the block of no_sync() first")])
+        why = "gradients are not synchronized inside no_sync(), and the new wrapper would never synchronize them"
+        raise MoveRefused([Refusal("R020", "model", why, "call tm.rewrap outside of no_sync()")])
     inside: nn.Module = model.module
     named = {"model.module": inside}
     named |= names_of([each for each in objects if each is not inside], frame(0).f_back)
-    council = agreement_among(distributed.get_process_group_ranks(model.process_group))
+    agreement = agreement_among(distributed.get_process_group_ranks(model.process_group))
     before = next((parameter.device for parameter in inside.parameters()), torch.device("cpu"))
-    receipt = move_named(named, to, progress=progress, council=council)
+    receipt = move_named(named, to, progress=progress, agreement=agreement)
     try:
         wrapped = DistributedDataParallel(inside, **_settings(model, receipt.plan.target))
     except Exception:
-        move_named(named, before, progress=progress, council=council)
+        move_named(named, before, progress=progress, agreement=agreement)
         raise
-    _let_go(model)
+    _disable(model)
     for hook, state in getattr(model, "_comm_hooks", ()):
         wrapped.register_comm_hook(state, hook)
     wrapped.training = model.training
@@ -65,7 +65,7 @@ def rewrap(model: DistributedDataParallel, *objects: Any, to: Device, progress: 
 
 
 def _settings(model: Any, target: torch.device) -> dict[str, Any]:
-    """As it was made, but for the device; and without sending the weights around: they are the same everywhere."""
+    """The wrapper's own arguments, with the new device; without init_sync, since all ranks have the same weights."""
     settings = {name: getattr(model, name) for name in _SETTINGS if hasattr(model, name)}
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     settings["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = (
@@ -83,13 +83,14 @@ _SETTINGS = (
 )
 
 
-def _let_go(model: Any) -> None:
-    """The old wrapper must not reduce gradients any more, and so it must not be used: the ranks would train apart."""
+def _disable(model: Any) -> None:
+    """Disable the old wrapper: it no longer reduces gradients, so the ranks would diverge."""
     remove_autograd_hooks(model)
-    model.forward = _was_exchanged
+    model.forward = _forward_of_old_wrapper
 
 
-def _was_exchanged(*_: Any, **__: Any) -> None:
+def _forward_of_old_wrapper(*_: Any, **__: Any) -> None:
     raise RuntimeError(
-        "tm.rewrap has wrapped this model again: use what it returned, the old wrapper trains each rank apart"
+        "this wrapper was replaced by tm.rewrap and no longer synchronizes gradients. "
+        "Fix: model = tm.rewrap(model, ..., to=device)"
     )

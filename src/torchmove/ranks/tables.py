@@ -1,4 +1,4 @@
-"""Reports of all ranks in one table."""
+"""`tm.by_rank`: the reports of all ranks in one table."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from torchmove.parking.park import Parked
 from torchmove.planning.plan import Plan
 from torchmove.results import Result
 
-# ---------------------------------------------------------------- reports of all ranks
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ByRank(Result):
-    """What each rank says about its part, the slowest first.
+    """The reports of all ranks, the slowest first.
 
     Attributes:
         rows: a dict for each rank: rank, tensors, bytes, seconds, gb_per_second, mover, held_bytes.
@@ -32,7 +30,7 @@ COLUMNS = ("rank", "tensors", "bytes", "seconds", "gb_per_second", "mover", "hel
 
 
 def by_rank(report: Plan | Receipt | Parked) -> ByRank:
-    """The plan, receipt or parked state of every rank in one table, the slowest first. Called on every rank.
+    """Collect the plan, receipt or parked state of every rank in one table. Call it on every rank.
 
     Args:
         report: this rank's own.
@@ -41,7 +39,7 @@ def by_rank(report: Plan | Receipt | Parked) -> ByRank:
         The table. Without a process group it has one row.
 
     Raises:
-        TypeError: that is no such report.
+        TypeError: the argument is not a plan, a receipt or a parked state.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -50,14 +48,14 @@ def by_rank(report: Plan | Receipt | Parked) -> ByRank:
         0
     """
     if not isinstance(report, (Plan, Receipt, Parked)):
-        raise TypeError(f"by_rank takes a plan, a receipt or a parked state, not a {type(report).__name__}")
+        raise TypeError(f"tm.by_rank takes a Plan, Receipt or Parked, not a {type(report).__name__}")
     row = _row(report)
-    council = _council(report)
-    rows = [row] if council is None else council.gather(row, "gathering reports")
+    agreement = _agreement(report)
+    rows = [row] if agreement is None else agreement.gather(row, "gathering reports")
     return ByRank(tuple(sorted(rows, key=lambda each: (-(each["seconds"] or 0), each["rank"]))))
 
 
-def _council(report: Plan | Receipt | Parked) -> Agreement | None:
+def _agreement(report: Plan | Receipt | Parked) -> Agreement | None:
     plan = report if isinstance(report, Plan) else _receipt(report).plan
     known = (
         agreement_of(plan.inventory)

@@ -1,7 +1,7 @@
-"""Draw results: as text for a terminal, as a page for a browser, as JSON.
+"""Render results: as text for a terminal, as a page for a browser, as JSON.
 
-A result holds data. Its report says what there is to show, as a sheet (a title, lines, tables), as a page and as plain
-facts; `text` and `html` render those. A new kind of result is a class `<Name>Report` in a file here, and a row below.
+A result holds data. Its report selects what to show: a sheet (a title, lines, tables), a page, and JSON data; `text`
+and `html` render those. A new kind of result needs a class `<Name>Report` in a file here, and an entry below.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torchmove.results import Result
 
 R = TypeVar("R", bound=Result)
 
-# The file here that draws each kind of result.
+# The module here that reports each kind of result.
 _FILES = {
     **dict.fromkeys(("Inventory", "Plan", "Receipt", "Verdict"), "chain"),
     **dict.fromkeys(("Parked", "Swap"), "parking"),
@@ -27,7 +27,7 @@ _FILES = {
 
 
 class Report(Generic[R]):
-    """What there is to show of a result."""
+    """What to show of a result."""
 
     def __init__(self, result: R) -> None:
         self.result = result
@@ -36,7 +36,7 @@ class Report(Generic[R]):
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
+        """All of the result as JSON data."""
         raise NotImplementedError
 
     def page(self) -> Page:
@@ -44,7 +44,7 @@ class Report(Generic[R]):
 
 
 def report(result: Result) -> Report[Any]:
-    """The report of a result, also of one of a subclass of its class."""
+    """The report of a result, also for subclasses of the result classes."""
     name = next(kind.__name__ for kind in type(result).__mro__ if kind.__name__ in _FILES)
     made: Report[Any] = getattr(import_module(f"torchmove.reporting.{_FILES[name]}"), f"{name}Report")(result)
     return made

@@ -1,4 +1,4 @@
-"""Reports of the results of the chain: Inventory, Plan, Receipt and Verdict."""
+"""Reports of Inventory, Plan, Receipt and Verdict."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ class InventoryReport(Report[Inventory]):
         columns = ("path", "role", "device", "dtype", "shape", "bytes", "shares with")
         return Sheet(
             f"{listed(self.result.roots)}: {count}" + (f", {places}" if places else ""),
-            first_of(
-                [f"{told.diagnostic.code}  {told.path}: {told.diagnostic.why}" for told in self.result.diagnostics]
-            ),
+            first_of([f"{found.code}  {path}: {found.why}" for path, _, found in self.result.diagnostics]),
             (table("tensors", columns, rows, total=len(self.result.tensors)),),
         )
 
@@ -40,13 +38,13 @@ class InventoryReport(Report[Inventory]):
             *(Figure(f"on {device}", readable_bytes(size)) for device, size in self.result.devices().items()),
         ]
         found = (Point(each.code, str(path), each.why, each.remedy) for path, _, each in self.result.diagnostics)
-        points = (Points("Worth knowing", tuple(found)),)
+        points = (Points("Diagnostics", tuple(found)),)
         return Page(
             "Inventory", listed(self.result.roots), figures=tuple(figures), points=points, state=drawn(self.result)
         )
 
     def _row(self, entry: StateTensor) -> tuple[object, ...]:
-        # That an optimizer has the parameter too goes without saying.
+        # Not the paths in an optimizer's param_groups: nearly every parameter has one.
         also = [
             path for path in self.result.other_paths.get(id(entry.tensor), ()) if "param_groups" not in path.names()
         ]
@@ -59,23 +57,23 @@ class InventoryReport(Report[Inventory]):
     def facts(self) -> dict[str, Any]:
         return {
             "roots": list(self.result.roots),
-            "tensors": [self._slot_facts(entry) for entry in self.result.tensors],
+            "tensors": [self._tensor_facts(entry) for entry in self.result.tensors],
             "storages": [
                 {"device": str(storage.device), "bytes": storage.nbytes, "tensors": list(storage.indices)}
                 for storage in self.result.storages
             ],
             "devices": {str(device): size for device, size in self.result.devices().items()},
             "device_values": [{"path": str(v.path), "value": str(v.value)} for v in self.result.device_values],
-            "facts": [{"path": str(told.path), **told.diagnostic._asdict()} for told in self.result.diagnostics],
+            "diagnostics": [{"path": str(path), **found._asdict()} for path, _, found in self.result.diagnostics],
         }
 
-    def _slot_facts(self, entry: StateTensor) -> dict[str, Any]:
+    def _tensor_facts(self, entry: StateTensor) -> dict[str, Any]:
         return {
             "path": str(entry.path),
             "also": [str(path) for path in self.result.other_paths.get(id(entry.tensor), ())],
             "role": entry.role,
             "device": str(entry.device),
-            "dtype": str(entry.tensor.dtype),
+            "dtype": str(entry.tensor.dtype).removeprefix("torch."),
             "shape": list(shape_of(entry.tensor)),
             "bytes": entry.nbytes,
             "requires_grad": entry.tensor.requires_grad,
@@ -112,7 +110,7 @@ class PlanReport(Report[Plan]):
         figures = (
             Figure("would move", readable_bytes(self.result.nbytes), describe_tensors(self.result)),
             stays_figure(self.result.stays),
-            Figure("refusals", str(count), "it cannot move like this" if count else "", "bad" if count else "good"),
+            Figure("refusals", str(count), "the move is refused" if count else "", "bad" if count else "good"),
         )
         return Page(
             "Plan",
@@ -137,14 +135,14 @@ class PlanReport(Report[Plan]):
 
     def page_tables(self) -> tuple[Table, ...]:
         rows = [
-            (home, target, len(indices), readable_bytes(sum(self.result.moves.nbytes[index] for index in indices)))
-            for (home, target), indices in self.result.moves.ways.items()
+            (origin, target, len(indices), readable_bytes(sum(self.result.moves.nbytes[index] for index in indices)))
+            for (origin, target), indices in self.result.moves.ways.items()
         ]
         moves = table("What moves", ("from", "to", "storages", "size"), rows, total=len(rows))
         return moves, stays_table(self.result.stays, title="What stays, and why", size=readable_bytes)
 
     def drawn(self) -> DrawnState:
-        """The tensors, before and after."""
+        """The tensors before and after the move."""
         state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"))
         return with_moves(state, self.result.moves.indices(), self.result.reasons)
 
@@ -197,14 +195,14 @@ def _refusal_point(refusal: Refusal) -> Point:
 def _room_bar(room: MemoryNeed) -> SizeBar:
     parts = [("needed", room.needs_bytes)]
     if room.has_bytes is not None:
-        parts.append(("free besides", max(0, room.has_bytes - room.needs_bytes)))
-    return SizeBar(f"Room on {room.device}", tuple(parts))
+        parts.append(("free afterwards", max(0, room.has_bytes - room.needs_bytes)))
+    return SizeBar(f"Memory on {room.device}", tuple(parts))
 
 
 def stays_table(
     stays: Sequence[Stay], *, title: str = "stays", size: Callable[[int], object] = lambda nbytes: nbytes
 ) -> Table:
-    """By reason: one line says that all `step`s stay."""
+    """What stays, one row for each reason."""
     reasons: defaultdict[str, list[Stay]] = defaultdict(list)
     for stay in stays:
         reasons[stay.why].append(stay)
@@ -220,20 +218,23 @@ class VerdictReport(Report[Verdict]):
     def sheet(self) -> Sheet:
         count = f"{counted(self.result.tensors, 'tensor')} checked for {', '.join(self.result.checked)}"
         if self.result.ok:
-            return Sheet(f"verified: {count}")
-        title = f"not as it should be: {counted(len(self.result.findings), 'finding')} ({count})"
+            return Sheet(f"Verified: {count}")
+        title = f"Verification failed: {counted(len(self.result.findings), 'problem')} ({count})"
         return Sheet(title, first_of(self.result.findings))
 
     def page(self) -> Page:
         figures = (
-            Figure("findings", str(len(self.result.findings)), tone="good" if self.result.ok else "bad"),
+            Figure("problems", str(len(self.result.findings)), tone="good" if self.result.ok else "bad"),
             Figure("tensors", f"{self.result.tensors:,}", f"checked for {', '.join(self.result.checked)}"),
         )
-        findings = Points("Findings", tuple(map(_finding_point, self.result.findings)), "bad")
+        findings = Points("Problems", tuple(map(_finding_point, self.result.findings)), "bad")
         state = drawn(self.result.seen) if self.result.seen is not None else None
         if state is not None and self.result.placement:
             state = with_places(state, self.result.placement, ("is", "should be"))
-        title = "All is as it should be" if self.result.ok else "Not all is as it should be"
+        count = counted(len(self.result.findings), "problem")
+        title = (
+            f"Verified: {counted(self.result.tensors, 'tensor')}" if self.result.ok else f"Verification failed: {count}"
+        )
         return Page("Verdict", title, figures=figures, points=(findings,), state=state)
 
     def facts(self) -> dict[str, Any]:
@@ -249,13 +250,18 @@ def _finding_point(finding: Finding) -> Point:
     return Point(finding.code, finding.path, finding.why, finding.remedy)
 
 
+_MOVERS = {"plain": "plain copy", "staged": "staged copy", "arena": "arena copy"}
+
+
 class ReceiptReport(Report[Receipt]):
     def sheet(self) -> Sheet:
         plan, roots = self.result.plan, listed(self.result.plan.inventory.roots)
         if not plan.inventory.tensors:
-            title = f"{roots}: no tensors found, " + ("devices re-pointed" if plan.repoints else "nothing moved")
+            title = f"{roots}: no tensors found, " + (
+                "only remembered devices changed" if plan.repoints else "nothing moved"
+            )
         elif not plan.moves:
-            title = f"{roots}: all on {plan.target} already, nothing moved"
+            title = f"{roots}: already on {plan.target}, nothing moved"
         else:
             took = f"{self.result.seconds:.3g} s ({self._rate()}, {self._mover()})"
             title = f"{roots}: moved to {plan.target}: {describe_moves(plan)} in {took}"
@@ -273,7 +279,7 @@ class ReceiptReport(Report[Receipt]):
         held = tuple(Point("", str(path), f"{readable_bytes(size)}: {by}") for path, size, by in self.result.held)
         return Page(
             "Receipt",
-            f"{roots}: moved to {plan.target}" if plan.moves else f"{roots}: nothing had to move to {plan.target}",
+            f"{roots}: moved to {plan.target}" if plan.moves else f"{roots}: already on {plan.target}, nothing moved",
             figures=tuple(self._figures()),
             points=(Points("Still held on the old device", held), *planned.notes()),
             timeline=self._timeline(),
@@ -290,23 +296,23 @@ class ReceiptReport(Report[Receipt]):
         yield Figure("still held on the old device", readable_bytes(held), tone="bad" if held else "good")
         if self.result.verdict is not None:
             found = len(self.result.verdict.findings)
-            said = f"checked for {', '.join(self.result.verdict.checked)}"
-            yield Figure("verified", counted(found, "finding"), said, "bad" if found else "good")
+            note = f"checked for {', '.join(self.result.verdict.checked)}"
+            yield Figure("verification", counted(found, "problem"), note, "bad" if found else "good")
 
     def _rate(self) -> str:
         return f"{readable_bytes(int(self.result.bytes_per_second))}/s"
 
     def _mover(self) -> str:
-        return f"{self.result.mover} mover: {self.result.why}"
+        return f"{_MOVERS.get(self.result.mover, self.result.mover)}: {self.result.why}"
 
     def _timeline(self) -> Timeline:
         stages = (*self.result.plan.stages, *self.result.stages)
-        return Timeline("When", tuple((stage.name, stage.seconds, self._said_of(stage)) for stage in stages))
+        return Timeline("Stages", tuple((stage.name, stage.seconds, self._note_of(stage)) for stage in stages))
 
-    def _said_of(self, stage: Stage) -> str:
+    def _note_of(self, stage: Stage) -> str:
         if stage.name != "copy" or not stage.seconds:
             return ""
-        ways = listed([f"{home} to {target}" for home, target in self.result.plan.moves.ways])
+        ways = listed([f"{origin} to {target}" for origin, target in self.result.plan.moves.ways])
         nbytes = self.result.moved_bytes
         return f"{ways}: {readable_bytes(nbytes)}, {readable_bytes(int(nbytes / stage.seconds))}/s"
 
@@ -317,7 +323,7 @@ class ReceiptReport(Report[Receipt]):
             "seconds": self.result.seconds,
             "bytes_per_second": self.result.bytes_per_second,
             "stages": stages_facts((*self.result.plan.stages, *self.result.stages)),
-            "held": [{**held._asdict(), "path": str(held.path)} for held in self.result.held],
+            "held": [{"path": str(path), "bytes": nbytes, "by": by} for path, nbytes, by in self.result.held],
             "verdict": report(self.result.verdict).facts() if self.result.verdict is not None else None,
             "plan": report(self.result.plan).facts(),
         }

@@ -1,4 +1,4 @@
-"""Reports of checkpoint files: what is in one, and what was written."""
+"""Reports of checkpoint files: their contents, and what relocate wrote."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torchmove.checkpoints.contents import Contents, Entry, shown
+from torchmove.checkpoints.contents import Contents, SavedStorage, SavedTensor, shown
 from torchmove.checkpoints.relocating import Relocated
 from torchmove.checkpoints.source import in_a_line
 from torchmove.formatting import counted, readable_bytes
 from torchmove.reporting import Report
 from torchmove.reporting.sheet import Sheet, table
 
-_SHOWN = 10  # of what there is mostly one
+_SHOWN = 10  # optimizers and device names
 
 
 class ContentsReport(Report[Contents]):
@@ -32,18 +32,17 @@ class ContentsReport(Report[Contents]):
             first = ", ".join(map(in_a_line, self.result.files[:3]))
             yield f"in {counted(len(self.result.files), 'file')}: {first}{', ...' if self.result.files[3:] else ''}"
         if self.result.beyond_bytes:
-            yield f"the storages hold {readable_bytes(self.result.beyond_bytes)} beyond what the tensors show"
+            yield f"{readable_bytes(self.result.beyond_bytes)} of the storages are not used by any tensor"
         if self.result.unlisted:
-            more = f"{self.result.unlisted} more names of the tensors"
-            yield f"{more} are counted and not listed: 1000 are, of each tensor"
+            yield f"{self.result.unlisted} more paths of these tensors are not listed: the limit is 1000 a tensor"
         yield from map(str, self.result.optimizers[:_SHOWN])
         if self.result.optimizers[_SHOWN:]:
-            yield f"... and {len(self.result.optimizers) - _SHOWN} more optimizers: .optimizers has all of them"
+            yield f"... and {len(self.result.optimizers) - _SHOWN} more optimizers: to_json() has all of them"
         yield from (f"{shown(path)}: names the device {device}" for path, device in self.result.mentions[:_SHOWN])
         if self.result.mentions[_SHOWN:]:
-            yield f"... and {len(self.result.mentions) - _SHOWN} more such names: .mentions has all of them"
+            yield f"... and {len(self.result.mentions) - _SHOWN} more device names: to_json() has all of them"
 
-    def _row(self, entry: Entry) -> tuple[object, ...]:
+    def _row(self, entry: SavedTensor) -> tuple[object, ...]:
         others = 0 if entry.storage is None else len(self.result.by_storage[entry.storage]) - 1
         more = f" (+{others - 2})" if others > 2 else ""
         shares = ", ".join(map(shown, islice(self.result.sharing(entry), 2))) + more
@@ -60,8 +59,8 @@ class ContentsReport(Report[Contents]):
             "unlisted": self.result.unlisted,
             "tensors": [self._entry_facts(entry) for entry in self.result.entries],
             "storages": [
-                {**kept._asdict(), "tensors": self.result.by_storage.get(index, [])}
-                for index, kept in enumerate(self.result.storages)
+                {**self._storage_facts(storage), "tensors": self.result.by_storage.get(index, [])}
+                for index, storage in enumerate(self.result.storages)
             ],
             "optimizers": [
                 {"path": str(each.path), "parameters": each.parameters, "kinds": dict(each.kinds), "bytes": each.nbytes}
@@ -70,10 +69,14 @@ class ContentsReport(Report[Contents]):
             "mentions": [{"path": str(path), "device": device} for path, device in self.result.mentions],
         }
 
-    def _entry_facts(self, entry: Entry) -> dict[str, Any]:
+    def _entry_facts(self, entry: SavedTensor) -> dict[str, Any]:
         facts = {**entry._asdict(), "path": str(entry.path), "device": self.result.device_of(entry)}
         facts["file"] = None if entry.storage is None else self.result.storages[entry.storage].file
-        return facts
+        return {"bytes" if key == "nbytes" else key: value for key, value in facts.items()}
+
+    def _storage_facts(self, storage: SavedStorage) -> dict[str, Any]:
+        file, key, device, nbytes, used = storage
+        return {"file": file, "key": key, "device": device, "bytes": nbytes, "used_bytes": used}
 
 
 class RelocatedReport(Report[Relocated]):
@@ -84,12 +87,12 @@ class RelocatedReport(Report[Relocated]):
             f"{after.name}: {counted(self.result.storages, 'storage')} of {len(after.storages)} from {came} to "
             f"{self.result.target}; {readable_bytes(after.nbytes)} in {self.result.seconds:.3g} s"
         )
-        lines = [f"verified: {', '.join(self.result.checked)}"]
+        lines = [f"Verified: {', '.join(self.result.checked)}"]
         if not self.result.loaded:
-            lines.append("not loaded by torch: its bytes are in the order of another kind of machine")
-        lines += [f"{shown(path)}: names the device {device}, left alone" for path, device in after.mentions[:10]]
-        if after.mentions[10:]:
-            lines.append(f"... and {len(after.mentions) - 10} more such names: .after.mentions has all of them")
+            lines.append("not loaded with torch: the file has the other byte order")
+        lines += [f"{shown(path)}: names the device {device}, unchanged" for path, device in after.mentions[:_SHOWN]]
+        if after.mentions[_SHOWN:]:
+            lines.append(f"... and {len(after.mentions) - _SHOWN} more device names: to_json() has all of them")
         return Sheet(title, tuple(lines))
 
     def facts(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""A state as a page draws it: its tensors in columns, and their paths as a tree.
+"""The state as the page needs it: its tensors in columns, and their paths as a tree.
 
-The state of an optimizer is kept by parameter. In the tree it lies under the steps of the parameter's own path, so that
-one can go down to it: `optimizer.state[model.layer.weight]['step']` is five steps below the optimizer, not two.
+An optimizer keeps its state by parameter. In the tree that state is under the steps of the parameter's own path:
+`optimizer.state[model.layer.weight]['step']` is five levels below the optimizer, not two.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _CPU = torch.device("cpu")
 
 
 class _Growing:
-    """A tree that paths are hung on."""
+    """A tree to which paths are added."""
 
     def __init__(self) -> None:
         self.tree = Tree([], [], [], {})
         self._labels: dict[str, int] = {}
         self._nodes: dict[tuple[int, str], int] = {}
-        self._known: dict[tuple[int, int], tuple[Path, int, str]] = {}  # holds the path, so that its id stays its own
+        self._known: dict[tuple[int, int], tuple[Path, int, str]] = {}  # keeps the path: its id stays unique
         self._taken: set[int] = set()
 
     def leaf(self, path: Path) -> int:
-        """A node for one tensor alone."""
+        """A new node for a tensor."""
         before = (-1, "") if path.before is None else self._descend(-1, "", path.before)
         node, closing = self._step(-1, "", *before, path)
         if closing or node in self._taken:
@@ -61,7 +61,7 @@ class _Growing:
         prefix, suffix = path.words()
         if not prefix:
             return self._child(node, pending + suffix), ""
-        # It wraps all that came before, as far as this path goes.
+        # The step's text encloses the steps before it, as a call does.
         node = self._child(node, suffix.lstrip("), ").rstrip(")"))
         self.tree.texts[node] = f"{'' if base < 0 else self._text(base)}{opening}{path}"
         return node, ""
@@ -90,7 +90,7 @@ class _Growing:
 
 
 def drawn(inventory: Inventory) -> DrawnState:
-    """The tensors as they are. A plan adds where they go."""
+    """The tensors of an inventory. `with_places` and `with_moves` add a plan."""
     entries, metadata, growing = inventory.tensors, inventory.tensors.metadata, _Growing()
     devices = _devices(metadata.devices)
     node = [growing.leaf(entry.path) for entry in entries]
@@ -115,7 +115,7 @@ def drawn(inventory: Inventory) -> DrawnState:
 
 
 def with_places(state: DrawnState, placement: Sequence[torch.device], words: tuple[str, str]) -> DrawnState:
-    """Where each is to be; there may be devices that it does not know yet."""
+    """Add the second device of each tensor, which may be new to the state."""
     known = [*map(torch.device, state.devices)]
     new = [each for each in _devices(placement) if each not in known]
     devices = [*known, *new]
@@ -131,14 +131,14 @@ def with_moves(state: DrawnState, moving: Iterable[int], reasons: Mapping[int, s
 
 
 def indexed(values: Iterable[Any]) -> tuple[list[Any], list[int]]:
-    """The different ones, and which of them each is."""
+    """The distinct values, and the index of each value among them."""
     numbers: dict[Hashable, int] = {}
     column = [numbers.setdefault(value, len(numbers)) for value in values]
     return list(numbers), column
 
 
 def _devices(devices: Iterable[torch.device]) -> list[torch.device]:
-    """The CPU first: its colour is the same on every page."""
+    """The devices in order, the CPU first, so that its color is the same on every page."""
     return sorted({*devices}, key=lambda device: (device != _CPU, str(device)))
 
 
@@ -156,7 +156,7 @@ def _shared(inventory: Inventory) -> Iterable[tuple[int, list[int]]]:
 
 
 def _also(inventory: Inventory) -> Iterable[tuple[int, str]]:
-    """That an optimizer has the parameter too goes without saying."""
+    """Further paths of the tensors, except those in an optimizer's param_groups, which nearly every parameter has."""
     for tensor, paths in inventory.other_paths.items():
         index = inventory.number.get(tensor)
         if index is not None:

@@ -1,8 +1,8 @@
-"""A page as HTML: one document that needs no other file and no network, and the same in a frame for a notebook.
+"""Render a page as one self-contained HTML document, or as a frame for a notebook.
 
-Words, figures and tables are written here, and can be read where no script runs. The map and the list of tensors are
-drawn by the scripts in `browser`, from the state as JSON; without scripts the largest tensors are there. The page's own
-policy lets no other script run.
+Text, figures and tables are written here and need no scripts. The scripts in `browser` draw the map and the list of
+tensors from the state as JSON; without scripts the page lists the largest tensors. The page's Content-Security-Policy
+allows no other script.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCRIPTS = ("state.js", "layout.js", "details.js", "map.js", "rows.js", "start.j
 _OPEN_POINTS, _POINTS = (
     6,
     400,
-)  # what is seen at once, and what is written: a bad state may have a finding for each tensor
+)  # shown unfolded, and written at all: a state may have a finding for each tensor
 _RIGHT = {"bytes", "tensors", "storages", "size", "rank", "seconds", "GB/s", "still held"}
 
 
@@ -46,7 +46,7 @@ def render(page: Page) -> str:
         _file("tensors.html") + _largest(state) if state is not None else "",
     ]
     written = Template(_file("page.html")).substitute(
-        noun=escape(page.noun),
+        kind=escape(page.kind),
         title=escape(page.title),
         style=_file("page.css"),
         script=_script(),
@@ -54,18 +54,18 @@ def render(page: Page) -> str:
         body="\n".join(filter(None, parts)),
         data=_island(state),
     )
-    return written.encode(errors="backslashreplace").decode()  # a name may have half a character in it
+    return written.encode(errors="backslashreplace").decode()  # a name may contain a lone surrogate
 
 
 def framed(page: Page) -> str:
-    """For a notebook: a frame of its own, so that neither side's styles and scripts reach the other."""
+    """The page in an iframe for a notebook, so that styles and scripts do not affect each other."""
     height = 860 if page.state is not None and page.state.node else _height(page)
     style = f"width:100%;height:{height}px;border:0;resize:vertical"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(page))}"></iframe>'
 
 
 def _height(page: Page) -> int:
-    """A frame cannot measure what is in it: about as much as there is to say."""
+    """An estimate of the page's height, since a frame does not adapt to its contents."""
     rows = sum(len(table.rows) + 3 for table in page.tables) + sum(3 * len(group.points) + 2 for group in page.points)
     return min(860, 200 + 30 * (rows + len(page.lines)) + 90 * len(page.bars))
 
@@ -82,7 +82,7 @@ def _script() -> str:
 
 
 def _island(state: DrawnState | None) -> str:
-    """JSON that no HTML can hide in: what opens a tag or an entity is written by its number."""
+    """The state as JSON, with `<`, `>` and `&` escaped so that it cannot contain HTML."""
     facts = None if state is None else {**state._asdict(), "tree": state.tree._asdict()}
     written = json.dumps(facts, separators=(",", ":"))
     return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -98,8 +98,8 @@ def _section(title: str, inside: str, kind: str = "") -> str:
 def _figures(figures: Sequence[Figure]) -> str:
     def one(figure: Figure) -> str:
         note = f'<dd class="note">{escape(figure.note)}</dd>' if figure.note else ""
-        said = f"<dt>{escape(figure.name)}</dt><dd>{escape(figure.value)}</dd>{note}"
-        return f'<div class="{figure.tone}">{said}</div>'
+        inside = f"<dt>{escape(figure.name)}</dt><dd>{escape(figure.value)}</dd>{note}"
+        return f'<div class="{figure.tone}">{inside}</div>'
 
     return f'<dl class="figures">{"".join(map(one, figures))}</dl>' if figures else ""
 
@@ -109,11 +109,11 @@ def _points(points: Points, *, findable: bool) -> str:
         place = f"<code>{escape(where)}</code>"
         if findable:
             place = f'<button type="button" class="find" data-find="{escape(where)}">{place}</button>'
-        said = [f'<p class="where">{f"<b>{escape(code)}</b>" if code else ""}{place}</p>']
-        said += [f"<pre>{escape(quote)}</pre>"] if quote else []
-        said += [f"<p>{escape(why)}</p>"]
-        said += [f'<p class="remedy"><span>Fix</span> {escape(remedy)}</p>'] if remedy else []
-        return f"<li>{''.join(said)}</li>"
+        parts = [f'<p class="where">{f"<b>{escape(code)}</b>" if code else ""}{place}</p>']
+        parts += [f"<pre>{escape(quote)}</pre>"] if quote else []
+        parts += [f"<p>{escape(why)}</p>"]
+        parts += [f'<p class="remedy"><span>Fix:</span> {escape(remedy)}</p>'] if remedy else []
+        return f"<li>{''.join(parts)}</li>"
 
     if not points.points:
         return ""
@@ -134,14 +134,14 @@ def _timeline(timeline: Timeline | None) -> str:
         return ""
     whole = sum(seconds for _, seconds, _ in timeline.stages) or 1.0
     rows, before = [], 0.0
-    for name, seconds, said in timeline.stages:
+    for name, seconds, note in timeline.stages:
         place = f"left:{100 * before / whole:.3f}%;width:{100 * seconds / whole:.3f}%"
         rows.append(
             f'<tr><th scope="row">{escape(name)}</th><td class="number">{readable_seconds(seconds)}</td>'
-            f'<td class="track"><span style="{place}"></span></td><td class="note">{escape(said)}</td></tr>'
+            f'<td class="track"><span style="{place}"></span></td><td class="note">{escape(note)}</td></tr>'
         )
         before += seconds
-    title = f"{timeline.title}: {readable_seconds(whole)} from the first look to the last"
+    title = f"{timeline.title}: {readable_seconds(whole)} in total"
     return _section(title, f'<table class="timeline">{"".join(rows)}</table>')
 
 
@@ -172,16 +172,16 @@ def _table(table: Table) -> str:
 
 
 def _largest(state: DrawnState) -> str:
-    """For a browser that runs no scripts."""
+    """The largest tensors, for a browser without scripts."""
     largest = heapq.nlargest(SHOWN_ROWS, range(len(state.node)), key=state.nbytes.__getitem__)
     before, after = state.words
     columns = ["path", "role", "bytes", before or "device", *([after] if state.placed else [])]
-    rows = ([_path(state.tree, state.node[tensor]), *_told(state, tensor)] for tensor in largest)
-    written = _table(table("the largest tensors", columns, rows, total=len(state.node)))
+    rows = ([_path(state.tree, state.node[tensor]), *_cells_of(state, tensor)] for tensor in largest)
+    written = _table(table("largest tensors", columns, rows, total=len(state.node)))
     return f'<noscript><p class="line">The map and the list of all tensors need JavaScript.</p>{written}</noscript>'
 
 
-def _told(state: DrawnState, tensor: int) -> Iterable[str]:
+def _cells_of(state: DrawnState, tensor: int) -> Iterable[str]:
     yield state.roles[state.role[tensor]]
     yield readable_bytes(state.nbytes[tensor])
     yield state.devices[state.device[tensor]]

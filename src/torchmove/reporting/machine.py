@@ -1,4 +1,4 @@
-"""Reports of a machine: its devices, and what was measured on it."""
+"""Reports of a machine's devices and of a benchmark."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torchmove.reporting.sheet import Sheet, table
 class DevicesReport(Report[Devices]):
     def sheet(self) -> Sheet:
         title = f"{counted(len(self.result.found), 'device')}, torch {self.result.torch}"
-        columns = ("device", "name", "memory", "free", "used", "link", "reads directly")
+        columns = ("device", "name", "memory", "free", "used", "link", "peer access")
         rows = [
             (each.device, each.name, *map(_size, sizes), each.link or "-", ", ".join(each.peers) or "-")
             for each in self.result.found
             for sizes in [(each.total_bytes, each.free_bytes, each.used_bytes)]
         ]
-        lines = () if len(self.result.found) > 1 else ("no accelerator: tm.rehearse finds device bugs without one",)
+        lines = () if len(self.result.found) > 1 else ("no accelerator; tm.rehearse finds device bugs without one",)
         return Sheet(title, lines, (table("devices", columns, rows, total=len(rows)),))
 
     def facts(self) -> dict[str, Any]:
@@ -39,8 +39,8 @@ class BenchReport(Report[Bench]):
         lines = (
             self.result.machine,
             f"movers: {self.result.movers[0]} to {self.result.device}, {self.result.movers[1]} to cpu",
-            f"most memory beyond the state, to {self.result.device}: {_said(there)}",
-            f"most memory beyond the state, to cpu: {_said(back)}",
+            f"peak memory beyond the state, to {self.result.device}: {_peaks(there)}",
+            f"peak memory beyond the state, to cpu: {_peaks(back)}",
         )
         columns = (
             "way",
@@ -80,7 +80,7 @@ TITLES = {
     "move_first": "tm.move, first in the process",
     "move": "tm.move, later",
     "move_bytes": 'tm.move(verify="bytes"), later',
-    "link": "pinned memory, the link",
+    "link": "pinned memory (limit of the link)",
 }
 
 
@@ -93,6 +93,6 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
 
 
-def _said(extra: Extra) -> str:
-    host, device = ("not known" if each is None else readable_bytes(each) for each in extra)
+def _peaks(extra: Extra) -> str:
+    host, device = ("unknown" if each is None else readable_bytes(each) for each in extra)
     return f"host {host}, device {device}"

@@ -1,7 +1,4 @@
-"""A page: what a noun shows in a browser. A sheet says it in words; a page has the numbers behind them too.
-
-Every part may be missing. The files here know how to show each part, and no noun.
-"""
+"""The parts of a page for the browser: figures, points, bars, a timeline, tables, and the state. All are optional."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ Tone = Literal["bad", "good", "plain"]
 
 
 class Figure(NamedTuple):
-    """A number that is worth a large font, under its name; `note` is the small print."""
+    """A number shown in large type, with its name and a note in small type."""
 
     name: str
     value: str
@@ -23,7 +20,7 @@ class Figure(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Something said about a place: a refusal, a finding, a note. `quote` is the line of code there."""
+    """A refusal, a finding or a note about a path or a line of code; `quote` is that line."""
 
     code: str
     where: str
@@ -33,28 +30,30 @@ class Point(NamedTuple):
 
 
 class Points(NamedTuple):
+    """A titled list of points."""
+
     title: str
     points: tuple[Point, ...]
     tone: Tone = "plain"
 
 
 class SizeBar(NamedTuple):
-    """Bytes, by part."""
+    """A bar of sizes in bytes, by part."""
 
     title: str
     parts: tuple[tuple[str, int], ...]
 
 
 class Timeline(NamedTuple):
-    """Stages, one behind the other: name, seconds, and a word on it."""
+    """Consecutive stages: name, seconds, and a note."""
 
     title: str
     stages: tuple[tuple[str, float, str], ...]
 
 
 class Tree(NamedTuple):
-    """Paths, step by step, in columns. A node's text is that of its parent and its label behind it, unless `texts` has
-    it. Parents come before their children; -1 is the parent of a root."""
+    """Paths as a tree, in columns. A node's text is its parent's text and its own label, unless `texts` has it. Parents
+    come before their children; -1 is the parent of a root."""
 
     labels: list[str]
     parents: list[int]
@@ -63,7 +62,7 @@ class Tree(NamedTuple):
 
 
 class DrawnState(NamedTuple):
-    """The tensors of a state in columns. A column of small numbers points into the list before it."""
+    """The tensors of a state in columns. A column of integers indexes the list before it."""
 
     tree: Tree
     node: list[int]
@@ -72,13 +71,13 @@ class DrawnState(NamedTuple):
     role: list[int]
     devices: list[str]
     device: list[int]
-    shared: list[tuple[int, list[int]]]  # bytes of a storage and who looks at it, where it is not one tensor's, whole
-    also: list[tuple[int, str]]  # a tensor, and one more path to it
+    shared: list[tuple[int, list[int]]]  # bytes of a storage and its tensors, unless one tensor covers it
+    also: list[tuple[int, str]]  # a tensor, and another path to it
     dtypes: Sequence[str] = ()
     dtype: Sequence[int] = ()
     shapes: Sequence[str] = ()
     shape: Sequence[int] = ()
-    placed: Sequence[int] = ()  # on which device it will be, or should
+    placed: Sequence[int] = ()  # the device after the move, or the expected one
     moves: str = ""  # for each tensor "1" if it moves, else "0"
     reasons: Sequence[str] = ()
     stays: Sequence[tuple[int, int]] = ()  # a tensor, and the reason
@@ -86,7 +85,9 @@ class DrawnState(NamedTuple):
 
 
 class Page(NamedTuple):
-    noun: str
+    """What a result shows in a browser; `kind` is the name of its class."""
+
+    kind: str
     title: str
     lines: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
@@ -97,6 +98,6 @@ class Page(NamedTuple):
     state: DrawnState | None = None
 
 
-def page_of(noun: str, sheet: Sheet) -> Page:
-    """What a noun that has no more to show than its sheet shows."""
-    return Page(noun, sheet.title, lines=sheet.lines, tables=sheet.tables)
+def page_of(kind: str, sheet: Sheet) -> Page:
+    """The page of a result that shows only its sheet."""
+    return Page(kind, sheet.title, lines=sheet.lines, tables=sheet.tables)

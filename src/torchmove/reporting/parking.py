@@ -1,4 +1,4 @@
-"""Reports of parked states and of swaps."""
+"""Reports of Parked and Swap."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ class ParkedReport(Report[Parked]):
         names, plan = listed([*self.result.objects]), self.result.receipt.plan
         if not plan.moves:
             return Sheet(f"{names}: nothing to park, all of it is on the CPU or kept", PlanReport(plan).repointed())
-        state = "parked" if self.result.is_parked else "was parked, is back"
+        state = "parked" if self.result.is_parked else "woken after parking"
         title = (
             f"{names}: {state}: {counted(plan.tensors, 'tensor')}, {readable_bytes(plan.nbytes)} in "
             f"{self.result.receipt.seconds:.3g} s"
         )
-        lines = [f"{device} got {readable_bytes(nbytes)} back" for device, nbytes in self.result.freed.items()]
-        lines.append(f"{readable_bytes(plan.nbytes - self.result.unchanged_bytes)} travelled")
+        lines = [f"{readable_bytes(nbytes)} freed on {device}" for device, nbytes in self.result.freed.items()]
+        lines.append(f"{readable_bytes(plan.nbytes - self.result.unchanged_bytes)} copied")
         if self.result.unchanged_bytes:
-            lines[-1] += f", {readable_bytes(self.result.unchanged_bytes)} had not changed"
+            lines[-1] += f", {readable_bytes(self.result.unchanged_bytes)} unchanged since the last park"
         lines += map(str, self.result.notes)
         return Sheet(title, tuple(lines), report(self.result.receipt).sheet().tables)
 
     def page(self) -> Page:
-        """Its receipt's, in other words."""
+        """The page of its receipt, with other figures."""
         sheet, figures = (
             self.sheet(),
             [
-                *(Figure(f"{device} got back", readable_bytes(nbytes)) for device, nbytes in self.result.freed.items()),
-                Figure("travelled", readable_bytes(self.result.receipt.plan.nbytes - self.result.unchanged_bytes)),
-                Figure("had not changed", readable_bytes(self.result.unchanged_bytes)),
+                *(Figure(f"freed on {device}", readable_bytes(nbytes)) for device, nbytes in self.result.freed.items()),
+                Figure("copied", readable_bytes(self.result.receipt.plan.nbytes - self.result.unchanged_bytes)),
+                Figure("unchanged", readable_bytes(self.result.unchanged_bytes)),
             ],
         )
         return (
             report(self.result.receipt)
             .page()
             ._replace(
-                noun="Parked", title=sheet.title, lines=tuple(map(str, self.result.notes)), figures=tuple(figures)
+                kind="Parked", title=sheet.title, lines=tuple(map(str, self.result.notes)), figures=tuple(figures)
             )
         )
 
@@ -63,7 +63,7 @@ class ParkedReport(Report[Parked]):
 
 class SwapReport(Report[Swap]):
     def sheet(self) -> Sheet:
-        how = "at the same time" if self.result.at_once else "one after the other: there was no room for both"
+        how = "at the same time" if self.result.at_once else "one after the other: the device cannot hold both"
         return Sheet(
             f"swapped {how}", (report(self.result.parked).sheet().title, report(self.result.receipt).sheet().title)
         )

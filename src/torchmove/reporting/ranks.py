@@ -1,4 +1,4 @@
-"""The report of all ranks in one table."""
+"""The report of ByRank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ByRankReport(Report[ByRank]):
         cells = [tuple(_cell(row[column]) for column in COLUMNS) for row in self.result.rows]
         slowest = self.result.rows[0]
         title = (
-            f"{len(self.result.rows)} ranks, {readable_bytes(sum(row['bytes'] for row in self.result.rows))} together"
+            f"{len(self.result.rows)} ranks, {readable_bytes(sum(row['bytes'] for row in self.result.rows))} in total"
         )
         if slowest["seconds"] is not None:
             title += f"; the slowest is rank {slowest['rank']}, {slowest['seconds']:.3g} s"

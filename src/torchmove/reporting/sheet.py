@@ -1,4 +1,4 @@
-"""A sheet: a title, a few lines, some tables. What every noun can be written as."""
+"""A sheet: a title, lines and tables. Every result has one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ SHOWN_ROWS = 40
 
 
 class Table(NamedTuple):
+    """A table of text; `left_out` is the number of rows not shown."""
+
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -17,19 +19,21 @@ class Table(NamedTuple):
 
 
 class Sheet(NamedTuple):
+    """A result as text: a title, lines and tables."""
+
     title: str
     lines: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, total: int) -> Table:
-    """The first rows of `total`; only those are turned into text."""
+    """A table of the first rows of `total`; only those are converted to text."""
     shown = tuple(tuple(str(cell) for cell in row) for row in islice(rows, SHOWN_ROWS))
     return Table(title, tuple(columns), shown, max(0, total - len(shown)))
 
 
 def first_of(lines: Sequence[object]) -> tuple[str, ...]:
-    """As many lines as a table has rows."""
+    """The first SHOWN_ROWS lines, and the number of those left out."""
     left_out = len(lines) - SHOWN_ROWS
     rest = (f"... and {left_out} more: to_json() has all of them",) if left_out > 0 else ()
     return *map(str, lines[:SHOWN_ROWS]), *rest

@@ -1,4 +1,4 @@
-"""A sheet as text for a terminal, by rich."""
+"""Render a sheet as text for a terminal, with rich."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.theme import Theme
 
 from torchmove.reporting.sheet import Sheet, Table
 
-# Paths are made to be copied: no line is folded or cut. Where the terminal is narrower, it wraps them itself.
+# Lines are not wrapped or cut, so that paths can be copied; a narrower terminal wraps them itself.
 WIDTH = 10_000
 
 
 class _Codes(RegexHighlighter):
-    """Refusals and findings stand out, notes and remedies a little."""
+    """Highlights the codes of refusals, findings and notes, and `Fix:`."""
 
     highlights = [r"(?P<bad>\b[RV]\d{3}\b)", r"(?P<note>\bN\d{3}\b)", r"(?P<note>\bFix:)"]  # noqa: RUF012
 
@@ -26,14 +26,14 @@ class _Codes(RegexHighlighter):
 _THEME = Theme({"bad": "bold red", "note": "cyan"})
 
 
-def render(sheet: Sheet, *, colour: bool = False) -> str:
+def render(sheet: Sheet, *, color: bool = False) -> str:
     page = io.StringIO()
     console = Console(
         file=page,
         width=WIDTH,
-        color_system="standard" if colour else None,
-        force_terminal=colour,
-        force_jupyter=False,  # there rich would show the text and return none
+        color_system="standard" if color else None,
+        force_terminal=color,
+        force_jupyter=False,  # in Jupyter rich would display the text instead of returning it
         no_color=False,
         theme=_THEME,
         legacy_windows=False,

@@ -1,1 +1,1 @@
-"""Compare a state with what a plan made of it, by a fresh survey; the result is a Verdict."""
+"""Verify a state: survey it again and compare with the plan. The result is a Verdict."""

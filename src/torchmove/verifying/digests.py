@@ -1,10 +1,10 @@
-"""Digests of what tensors show, computed where they are, the same on every device.
+"""Digests of the elements of tensors, computed on the tensors' device, equal on every device.
 
-A digest is two sums over the elements, taken as integers and modulo 2**64: a plain one, which finds any single
-change, and one weighted by position, which finds what has changed places. A large tensor is summed as a matrix, by
-rows and by columns: the weights belong to those few sums, and the bytes are read at the speed of memory. So what a
-copy can break is found; a change that leaves the sum of every row and of every column as it was is not. Small ones
-are summed many at a time. Nothing is waited for before the end.
+A digest is two sums over the elements as integers, modulo 2**64: a plain sum, which detects any single change, and a
+sum weighted by position, which detects swapped elements. A large tensor is summed as a matrix, by rows and by columns,
+and only those sums are weighted, so the elements are read at memory bandwidth. This detects what a copy can break; it
+does not detect a change that keeps the sum of every row and every column. Small tensors are summed many at a time. The
+host synchronizes with the device only at the end.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from torchmove.surveying.tensors import StateTensors
 _COLUMNS = 4096
 _SMALL = 16 * _COLUMNS  # elements
 _AT_ONCE = 1 << 20
-_MIX = -7046029254386353131  # 2**64 divided by the golden ratio: weights of rows and columns do not meet
+_MIX = -7046029254386353131  # 2**64 divided by the golden ratio: keeps the weights of rows and columns apart
 
 
 @plain_torch
 def digests(entries: StateTensors) -> tuple[Digest, ...]:
-    """The digest of each slot; two windows that are the same are read once."""
+    """The digest of each tensor; identical views are read once."""
     sums = _Sums()
     metadata = entries.metadata
-    for tensor, storage, *window in zip(
+    for tensor, storage, *view in zip(
         entries.objects, metadata.storage_ids, metadata.dtypes, metadata.shapes, metadata.strides, strict=True
     ):
         offset = offset_of(tensor) if storage > 0 else 0
-        sums.add((storage, offset, *window), tensor)
+        sums.add((storage, offset, *view), tensor)
     return sums.all()
 
 
 class _Sums:
-    """Digests on their way: small tensors are gathered, and no device is asked for a number before the end."""
+    """Digests being computed: small tensors are gathered, and no result is copied to the host before the end."""
 
     def __init__(self) -> None:
         self.order: list[object] = []
         self.waiting: defaultdict[tuple[torch.device, torch.dtype], dict[object, Tensor]] = defaultdict(dict)
         self.waiting_elements: defaultdict[tuple[torch.device, torch.dtype], int] = defaultdict(int)
-        self.made: list[tuple[list[object], Tensor]] = []  # keys, and their digests as rows
+        self.made: list[tuple[list[object], Tensor]] = []  # keys, and a row for each with its digest
         self.seen: set[object] = set()
 
     def add(self, key: object, tensor: Tensor) -> None:
@@ -79,7 +79,7 @@ class _Sums:
 
 
 def _large(bits: Tensor) -> Tensor:
-    """One row: the digest of a flat tensor."""
+    """The digest of a flat tensor, as one row."""
     words, rest = _words(bits)
     rows = words.numel() // _COLUMNS
     matrix, rest = words[: rows * _COLUMNS].view(rows, _COLUMNS), torch.cat([words[rows * _COLUMNS :], rest])
@@ -90,7 +90,7 @@ def _large(bits: Tensor) -> Tensor:
 
 
 def _words(bits: Tensor) -> tuple[Tensor, Tensor]:
-    """A flat tensor by words of 64 bits, which are summed fastest; and the few elements behind the last whole word."""
+    """A flat tensor as 64-bit words, which sum fastest, and the few elements after the last whole word."""
     each = torch.int64.itemsize // bits.itemsize
     whole = bits.numel() // each * each
     aligned = bits[:whole] if bits.data_ptr() % torch.int64.itemsize == 0 else bits[:whole].clone()
@@ -100,7 +100,7 @@ def _words(bits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _small(several: list[Tensor]) -> Tensor:
-    """A row for each: the digests of flat tensors of one dtype."""
+    """The digests of flat tensors of one dtype, as one row each."""
     device = several[0].device
     counts = torch.tensor([each.numel() for each in several], device="cpu")
     ends = counts.cumsum(0)
@@ -118,23 +118,23 @@ def _between(values: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
 
 
 def _odd(like: Tensor) -> Tensor:
-    """1, 3, 5, ... as many as there are elements."""
+    """1, 3, 5, ...: as many as `like` has elements."""
     return torch.arange(like.numel(), device=like.device) * 2 + 1
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """What a tensor shows, in a row, as integers."""
+    """The elements of a tensor as a flat integer tensor."""
     data = tensor.data
     if data.device.type in ("lazy", "xla") or data.is_nested or data.is_quantized or data.layout is not torch.strided:
         data = _readable(data)
     if data.dtype in COPIED_AS_BYTES:
         data = data.view(torch.uint8)
-    # An expanded dimension shows the same bytes again and again: once is enough.
+    # An expanded dimension repeats the same bytes: read them once.
     for dimension, step in enumerate(data.stride()):
         if step == 0 and data.size(dimension) > 1:
             data = data.narrow(dimension, 0, 1)
     data = data.resolve_conj().resolve_neg().contiguous()
-    # A single element counts as contiguous whatever its stride, but bits can be seen only where that is 1.
+    # A single element is contiguous with any stride, but .view(dtype) needs stride 1.
     return data.as_strided((data.numel(),), (1,)).view(BITS.get(data.dtype.itemsize, torch.int64))
 
 

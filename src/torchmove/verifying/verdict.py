@@ -1,4 +1,4 @@
-"""The Verdict: is it all there?"""
+"""The Verdict: the result of a verification."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchmove.surveying.inventory import Inventory
 
 
 class Finding(NamedTuple):
-    """Something that is not as it should be: V1xx values, V2xx aliasing, V3xx identity, V4xx placement."""
+    """One problem found by a verification: V1xx values, V2xx aliasing, V3xx identity, V4xx placement."""
 
     code: str
     path: str
@@ -27,33 +27,33 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verdict(Result):
-    """Whether everything is where and what it should be. A verdict is true if there are no findings.
+    """The result of a verification. It is true if there are no findings.
 
     Attributes:
-        tensors: how many were looked at.
-        checked: what they were checked for.
-        findings: what is not as it should be, each with `code`, `path`, `why` and `remedy`.
+        tensors: number of tensors checked.
+        checked: the checks that were made.
+        findings: the problems found, each with `code`, `path`, `why` and `remedy`.
     """
 
     tensors: int
     checked: tuple[str, ...]
     findings: tuple[Finding, ...]
-    seen: Inventory | None = None  # what was looked at, without the tensors
-    placement: Sequence[torch.device] = ()  # where each should be, in that order, where that is known
+    seen: Inventory | None = None  # the inventory that was checked, without the tensors
+    placement: Sequence[torch.device] = ()  # the expected device of each tensor, if known
 
     @property
     def ok(self) -> bool:
-        """Nothing was found."""
+        """True if there are no findings."""
         return not self.findings
 
     def __bool__(self) -> bool:
         return self.ok
 
     def raise_if_bad(self) -> None:
-        """Do nothing, or say what is wrong.
+        """Raise if there are findings.
 
         Raises:
-            VerificationError: there are findings.
+            VerificationError: it lists the findings.
         """
         if self.findings:
             raise VerificationError(self)

@@ -1,6 +1,6 @@
-"""Is it all there? A fresh survey, compared with what the plan recorded. Asks nobody whether it went well.
+"""Verification: compare a fresh survey with what the plan recorded, independently of the code that moved.
 
-Each check is a function from what is (`now`) and what should be to findings; the table at the end names them.
+Each check is a function from a Case (the state now, and the plan) to findings; the tables at the end name the checks.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from torchmove.verifying.digests import digests
 from torchmove.verifying.verdict import Finding, Verdict
 
 _MOVE_IT = "tm.move(..., to=...) moves it with the rest"
-_REPORT_IT = "something changed it, during the move (a module's own _apply, say) or since: find out what writes to it"
+_REPORT_IT = "find the code that changed it during the move (such as a module's own _apply) or since"
 
 
 class Case(NamedTuple):
-    """What is, and what should be: the plan that was carried out."""
+    """The state now, and the plan that says what it should be."""
 
     now: Inventory
     plan: Plan
-    same: bool  # it is the same tensors in the same order, and columns can be compared as they are
+    same: bool  # the tensors and their order are the same, so columns can be compared directly
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """Each tensor that is still there: its index in the plan, and its index now."""
+        """For each tensor of the plan that still exists: its index in the plan, and its index now."""
         number = self.now.number
         made_anew = _made_anew(self.plan.inventory)
         dropped = self.plan.adopted.dropped
@@ -50,12 +50,12 @@ class Case(NamedTuple):
 
 
 def _made_anew(inventory: Inventory) -> dict[int, str]:
-    """The slots of which there is a new object at every look go by their paths."""
+    """Paths of tensors that are a new object at every access, by index; they are matched by path."""
     return {index: str(inventory.tensors[index].path) for index in inventory.tensors.made_anew()}
 
 
 def verify_move(now: Inventory, plan: Plan) -> Verdict:
-    """Is the state what the plan made of it?"""
+    """Verify that the state is what the plan made of it."""
     same = len(now.tensors) == len(now.number) and [*now.number] == [*plan.inventory.number]
     checks = dict(_MOVE_CHECKS)
     if plan.digests is None:
@@ -66,12 +66,12 @@ def verify_move(now: Inventory, plan: Plan) -> Verdict:
 
 
 def verify_place(now: Inventory, would: Plan) -> Verdict:
-    """Is all where it should be? `would` is the plan of moving it there: what it would still do is missing."""
+    """Verify placement. `would` is the plan of moving the state there: each move it contains is a finding."""
     return _judged(Case(now, would, same=True), _PLACE_CHECKS)
 
 
 def _judged(case: Case, checks: Mapping[str, Check]) -> Verdict:
-    # A loop and no generator: an error would hold its frame, and with it what was read at the target.
+    # Not a generator: an error would keep its frame, and with it tensors read on the target.
     findings: list[Finding] = []
     for check in checks.values():
         findings += check(case)
@@ -88,7 +88,7 @@ def _values(case: Case) -> Iterator[Finding]:
     found = digests(case.now.tensors)
     for index, at in case.pairs():
         if found[at] != case.plan.digests[index]:
-            yield Finding("V101", str(case.planned(index).path), "its bytes are not what they were", _REPORT_IT)
+            yield Finding("V101", str(case.planned(index).path), "its bytes changed", _REPORT_IT)
 
 
 def _identity(case: Case) -> Iterator[Finding]:
@@ -98,17 +98,17 @@ def _identity(case: Case) -> Iterator[Finding]:
     for tensor, index in planned.number.items():
         entry = planned.tensors[index]
         if tensor not in case.now.number and tensor not in adopted.dropped and entry.how is not CALL:
-            yield Finding(
-                "V301", str(entry.path), "the tensor that was here is no longer part of the state", _REPORT_IT
-            )
+            yield Finding("V301", str(entry.path), "this tensor is no longer part of the state", _REPORT_IT)
     for entry in case.now.tensors:
         me = id(entry.tensor)
         if me not in planned.number and me not in adopted.added and entry.how is not CALL:
-            yield Finding("V302", str(entry.path), "this tensor was not part of the state before", _REPORT_IT)
+            yield Finding(
+                "V302", str(entry.path), "this tensor was not part of the state when it was planned", _REPORT_IT
+            )
 
 
 def _sharing(case: Case) -> Iterator[Finding]:
-    """Windows of one storage are windows of one storage still."""
+    """Tensors that shared a storage still share one."""
     shared = case.plan.inventory.storages.shared()
     entries, now_at = case.now.tensors, dict(case.pairs()) if shared else {}
     sizes = entries.metadata.storage_bytes
@@ -118,14 +118,14 @@ def _sharing(case: Case) -> Iterator[Finding]:
     for storage in shared:
         first, *others = [now_at[index] for index in storage.indices if index in now_at] or [0]
         for other in others:
-            # On a device without storages nobody can tell.
+            # A device without storages does not tell.
             if first_of.get(other, other) != first_of.get(first, first) and sizes[other] >= 0:
                 why = f"no longer shares its storage with {entries[first].path}"
                 yield Finding("V201", str(entries[other].path), why, _REPORT_IT)
 
 
 def _overlaps(case: Case) -> Iterator[Finding]:
-    """Windows that overlap did so before, by as much."""
+    """Tensors that overlap overlapped before, by the same offset."""
     shared = case.now.storages.shared()
     before = {at: index for index, at in case.pairs()} if shared else {}
     metadata = case.now.tensors.metadata
@@ -139,12 +139,12 @@ def _overlaps(case: Case) -> Iterator[Finding]:
             was, other_was = (starts_before.get(before[at]) for at in (one, other))
             apart = other_was[1] - was[1] if was and other_was and was[0] == other_was[0] else None
             if other_start < stop and apart != other_start - start:
-                why = f"overlaps {case.now.tensors[one].path}, and did not before"
+                why = f"overlaps {case.now.tensors[one].path}, which it did not before"
                 yield Finding("V202", str(case.now.tensors[other].path), why, _REPORT_IT)
 
 
 def _starts(inventory: Inventory) -> dict[int, tuple[int, int]]:
-    """For each slot that shares a storage: the first slot that looks at it, and at which byte this one begins."""
+    """For each tensor that shares a storage: the first tensor on it, and the byte offset of this one."""
     dtypes = inventory.tensors.metadata.dtypes
     return {
         entry: (storage.indices[0], offset * dtypes[entry].itemsize)
@@ -165,7 +165,7 @@ def _placement(case: Case) -> Iterator[Finding]:
         found = case.now.number.get(tensor)
         if found is not None and devices[found] != place:
             why = f"was set by a module's own _apply and is on {devices[found]}, should be on {place}"
-            remedy = "pass it through the function that _apply is given"
+            remedy = "in _apply(self, fn), pass the tensor through fn"
             yield Finding("V401", str(case.now.tensors[found].path), why, remedy)
 
 
@@ -179,11 +179,11 @@ def _metadata(case: Case) -> Iterator[Finding]:
             if was == found:
                 continue
             entry = case.planned(index)
-            # A stride says nothing about a tensor that shows no storage, on one side or the other.
+            # The stride of a tensor without a storage, before or now, means nothing.
             if name == "stride" and min(before.storage_bytes[index], now.storage_bytes[at]) < 0:
                 continue
-            # What a hook computes anew before each forward comes without a graph until then; and a graph that cannot
-            # run is not taken along where the implementation is swapped.
+            # A tensor that a hook recomputes before each forward has no graph until then; and a graph that cannot run
+            # is not kept where the TensorImpl is swapped.
             if name == "requires_grad" and (entry.role == "computed" or index in case.plan.inventory.spent):
                 continue
             yield Finding("V402", str(entry.path), f"its {name} was {was} and is {found}", _REPORT_IT)
@@ -205,24 +205,24 @@ def _in_place(case: Case) -> Iterator[Finding]:
     holders = {id(path): holder for holder, path in case.now.holders.values()}
     for index in case.plan.moves.indices():
         entry, place = case.now.tensors[index], case.plan.placement[index]
-        why = f"is on {entry.device}, not on {place}: {_what_it_is(entry, holders)}"
-        yield Finding("V401", str(entry.path), why, _how_to_mend(entry, holders))
+        why = f"is on {entry.device}, not on {place}: {_kind_of(entry, holders)}"
+        yield Finding("V401", str(entry.path), why, _remedy_for(entry, holders))
 
 
 def _holder(entry: StateTensor, holders: dict[int, Any]) -> Any:
     return holders.get(id(entry.before))
 
 
-def _what_it_is(entry: StateTensor, holders: dict[int, Any]) -> str:
+def _kind_of(entry: StateTensor, holders: dict[int, Any]) -> str:
     if entry.role != "tensor":
         return f"a {entry.role}" if entry.role != "state" else "optimizer state"
     holder = _holder(entry, holders)
     if isinstance(holder, nn.Module):
-        return f"a plain attribute of {type(holder).__name__}, not a buffer, so .to() does not see it"
-    return f"a tensor in a {type(holder).__name__}, out of .to()'s sight" if holder is not None else "a tensor"
+        return f"a plain attribute of {type(holder).__name__}, not a buffer, so .to() does not move it"
+    return f"a tensor in a {type(holder).__name__}, which .to() does not move" if holder is not None else "a tensor"
 
 
-def _how_to_mend(entry: StateTensor, holders: dict[int, Any]) -> str:
+def _remedy_for(entry: StateTensor, holders: dict[int, Any]) -> str:
     holder, name = _holder(entry, holders), entry.what
     if entry.role == "tensor" and isinstance(holder, nn.Module) and entry.how is ATTRIBUTE:
         register = f'self.register_buffer("{name}", ..., persistent=False)'
@@ -231,14 +231,14 @@ def _how_to_mend(entry: StateTensor, holders: dict[int, Any]) -> str:
 
 
 def _trained(case: Case) -> Iterator[Finding]:
-    """An optimizer whose parameters stayed behind and belong to no given module does not train the model."""
+    """Find optimizers that do not train the model: their parameters are elsewhere and in none of its modules."""
     objects = dict(zip(case.now.roots, case.now.objects, strict=True))
     if not any(isinstance(value, nn.Module) for value in objects.values()):
         return
     for name, value in objects.items():
         if isinstance(value, Optimizer) and _trains_others(case.now, value, case.plan.target):
-            why = "none of its parameters belongs to the model: it trains something else"
-            yield Finding("V303", name, why, "make the optimizer after the move, or move with tm.move")
+            why = "none of its parameters belongs to the model, so it does not train the model"
+            yield Finding("V303", name, why, "create the optimizer after moving the model, or move both with tm.move")
 
 
 def _trains_others(now: Inventory, optimizer: Optimizer, on: torch.device) -> bool:
@@ -249,7 +249,7 @@ def _trains_others(now: Inventory, optimizer: Optimizer, on: torch.device) -> bo
 
 
 def _replaced(case: Case) -> Iterator[Finding]:
-    """An optimizer that still has parameters which a module has replaced would train nothing."""
+    """Find optimizers that still hold parameters which a module has replaced."""
     replaced = case.plan.adopted.replaced
     for holder, path in case.now.holders.values() if replaced else ():
         if isinstance(holder, Optimizer):
@@ -257,15 +257,15 @@ def _replaced(case: Case) -> Iterator[Finding]:
             if mine:
                 more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
                 why = f"a module's own _apply replaced this parameter, and {path} still trains the old one"
-                yield Finding("V303", f"{mine[0]}{more}", why, "make the optimizer after model.to(device)")
+                yield Finding("V303", f"{mine[0]}{more}", why, "create the optimizer after model.to(device)")
 
 
 def _remembered(case: Case) -> Iterator[Finding]:
     on = case.plan.target
     for value in case.now.device_values:
         if isinstance(value.holder, nn.Module) and not is_same_device(value.device, on):
-            why = f"remembers {value.value!s}, the module is on {on}"
-            yield Finding("V403", str(value.path), why, "ask a parameter for its device instead of remembering it")
+            why = f"holds {value.value!s}, but the module is on {on}"
+            yield Finding("V403", str(value.path), why, "use next(self.parameters()).device instead of a stored device")
 
 
 Check = Callable[[Case], Iterator[Finding]]

@@ -1,4 +1,4 @@
-"""The table of movers, and which one is taken. All of them copy the same bytes; they differ in how fast."""
+"""The movers by name, and the choice among them. All of them copy the same bytes; they differ in speed."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ _TABLE: dict[str, Mover] = {"plain": Plain(), "staged": Staged()}
 
 
 class Choice(NamedTuple):
+    """A mover, and why it was chosen."""
+
     mover: Mover
     why: str
 
 
 class NoSuchMover(Exception):
-    """There is none of that name, or it cannot carry this; says why."""
+    """No mover has that name, or it cannot make these copies; the message says why."""
 
 
 def choose_mover(name: str, moves: Moves) -> Choice:
-    """The mover of a name for some moves; "auto" takes the fastest that can carry them. Raises NoSuchMover."""
+    """The mover of a name; "auto" chooses the fastest for these moves. Raises NoSuchMover."""
     if name == "auto":
         return _fastest(moves)
     if name not in _TABLE:
-        raise NoSuchMover(f"there is no mover {name!r}; there are {', '.join(['auto', *_TABLE])}")
+        raise NoSuchMover(f"unknown mover {name!r}; the movers are {', '.join(['auto', *_TABLE])}")
     reason = staged.unfit(moves) if name == "staged" else ""
     if reason:
         raise NoSuchMover(reason)
-    return Choice(_TABLE[name], "as asked")
+    return Choice(_TABLE[name], "as requested")
 
 
 def _fastest(moves: Moves) -> Choice:
     if not staged.devices(moves):
-        return Choice(_TABLE["plain"], "nothing moves between cpu and cuda")
+        return Choice(_TABLE["plain"], staged.NOT_CPU_CUDA)
     if not staged.worth(moves):
-        return Choice(_TABLE["plain"], "too little to be staged")
+        return Choice(_TABLE["plain"], "too small for staging")
     reason = staged.unfit(moves)
-    return Choice(_TABLE["plain"], reason) if reason else Choice(_TABLE["staged"], "between cpu and cuda")
+    return Choice(_TABLE["plain"], reason) if reason else Choice(_TABLE["staged"], "CPU-CUDA, through pinned memory")

@@ -1,4 +1,4 @@
-"""One block, copied by torch's own copy: right everywhere, and slow from one kind of memory to another."""
+"""The plain mover: torch's own copy, one storage at a time. Works on every device; slow between CPU and CUDA."""
 
 from __future__ import annotations
 
@@ -12,40 +12,42 @@ from torchmove.internals.views import bytes_of, packed
 from torchmove.moving.batches import Advance, CopyBatch, StorageCopy
 
 
-def copy_storage(cargo: StorageCopy) -> Tensor:
-    source, storage, target, dense = cargo
+def copy_storage(storage_copy: StorageCopy) -> Tensor:
+    source, storage, target, dense = storage_copy
     if dense or storage.opaque:
-        # A clone: `.to()` of a tensor that is there already would hand back the tensor itself.
+        # clone(), since `.to()` returns the tensor itself if it is on the target already.
         return source.detach().clone() if source.device == target else source.detach().to(target)
     places, size = packed(storage.spans)
     if not has_storage(target.type):
-        return _copy_typed(cargo, places, size)
+        return _copy_typed(storage_copy, places, size)
     base = torch.empty(size, dtype=torch.uint8, device=target)
     for start, stop, begin in places:
         base[begin : begin + stop - start].copy_(bytes_of(source, start, stop))
     return base
 
 
-def _copy_typed(cargo: StorageCopy, places: Sequence[tuple[int, int, int]], size: int) -> Tensor:
-    """For a device without storages: the same bytes as a flat tensor of the windows' dtype."""
+def _copy_typed(storage_copy: StorageCopy, places: Sequence[tuple[int, int, int]], size: int) -> Tensor:
+    """For a device without storages: the same bytes as a flat tensor of the views' dtype."""
     gathered = torch.zeros(-(-size // 16) * 16, dtype=torch.uint8, device="cpu")
     for start, stop, begin in places:
-        gathered[begin : begin + stop - start].copy_(bytes_of(cargo.source, start, stop))
-    return gathered.view(cargo.source.dtype).to(cargo.target)
+        gathered[begin : begin + stop - start].copy_(bytes_of(storage_copy.source, start, stop))
+    return gathered.view(storage_copy.source.dtype).to(storage_copy.target)
 
 
 class Plain:
+    """Copies each storage by torch's own copy."""
+
     name = "plain"
 
-    def copy(self, load: CopyBatch, advance: Advance) -> list[Tensor]:
+    def copy(self, batch: CopyBatch, advance: Advance) -> list[Tensor]:
         copies = []
-        for each in load:
+        for each in batch:
             copies.append(copy_storage(each))
             advance(copies[-1].nbytes)
         return copies
 
     def finish(self) -> None:
-        """Torch's own copies between kinds of memory are waited for as they are made."""
+        """Nothing to wait for: these copies are synchronous."""
 
     def drop(self) -> None:
-        """It keeps nothing."""
+        """Nothing to release."""

@@ -1,4 +1,4 @@
-"""Locked pages of host memory, which a copy engine can reach."""
+"""The ring: page-locked host buffers that the staged mover copies through, one ring per process."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from torchmove.moving.batches import Advance
 from torchmove.moving.movers.traffic import Channel, Piece, Pieces
 from torchmove.moving.movers.workers import Workers, cores
 
-_PORTABLE = 1  # locked for every device, not only for the one that is current
+_PORTABLE = 1  # cudaHostRegisterPortable: locked for every device, not only the current one
 
 
 class CannotLock(Exception):
-    """The driver does not page-lock memory here; says why."""
+    """The driver refuses to page-lock memory; the message says why."""
 
 
 class Locked:
-    """Host memory that is page-locked until it is let go."""
+    """Host memory that is page-locked until `unlock`."""
 
     def __init__(self, nbytes: int) -> None:
         self.bytes = fresh_host_memory(nbytes).zero_()
@@ -35,14 +35,14 @@ class Locked:
         self._is_locked = True
 
     def unlock(self) -> None:
-        """Before the memory is given back, and once."""
+        """Unlock once, before the memory is freed."""
         if self._is_locked:
             self._is_locked = False
             unlock(self.bytes.data_ptr())
 
 
 def lock(address: int, nbytes: int) -> None:
-    """Page-lock memory that stays where it is until it is unlocked. Raises CannotLock."""
+    """Page-lock memory, which must stay allocated until it is unlocked. Raises CannotLock."""
     error = int(_runtime().cudaHostRegister(address, nbytes, _PORTABLE))
     if error != 0:
         _clear_error()
@@ -58,7 +58,7 @@ def _runtime() -> Any:
 
 
 def _clear_error() -> None:
-    """A failed call leaves its error behind for the next one, which is made here."""
+    """Clear CUDA's sticky error: a failed call leaves it for the next call, which is made here."""
     with suppress(RuntimeError):
         torch.ones(1, device="cuda").add_(1)
 
@@ -71,13 +71,15 @@ _TRIAL_BYTES, _TRIAL_TURNS = 16 * _MIB, 3
 
 
 class NoRing(Exception):
-    """It could not be made here; says why."""
+    """The ring could not be created; the message says why."""
 
 
 class Ring:
+    """Page-locked buffers, the threads that fill and empty them, and a copy stream for each device."""
+
     def __init__(self, device: torch.device) -> None:
         served = min(cores(), _MOST_CORES)
-        self.workers = Workers(served - (served > _FEW_CORES))  # of many, one is left to the traffic
+        self.workers = Workers(served - (served > _FEW_CORES))  # of many cores, one is left to the copying thread
         self.slot_bytes = 0
         self.slots: tuple[Tensor, ...] = ()
         self._memory: Locked | None = None
@@ -97,7 +99,7 @@ class Ring:
         self.slots = slots_of(self._memory.bytes, slot_bytes)
 
     def best_slot_bytes(self, device: torch.device) -> int:
-        """By trial: which size carries some bytes to the device in the least time?"""
+        """The buffer size that copies a sample to the device in the least time."""
         host = torch.ones(_TRIAL_BYTES, dtype=torch.uint8, device="cpu")
         away = torch.empty(_TRIAL_BYTES, dtype=torch.uint8, device=device)
         return min(_CANDIDATES, key=lambda slot_bytes: self.try_out(host, away, slot_bytes))
@@ -107,8 +109,8 @@ class Ring:
         parts = away.split(slot_bytes)  # type: ignore[no-untyped-call]
         pieces = [Piece(host, host.data_ptr() + at * slot_bytes, part, part.nbytes) for at, part in enumerate(parts)]
         began = time.perf_counter()
-        with self.road(self.stream(away.device), lambda _: None) as road:
-            Pieces(road, pieces * _TRIAL_TURNS).to_device()
+        with self.channel(self.stream(away.device), lambda _: None) as channel:
+            Pieces(channel, pieces * _TRIAL_TURNS).to_device()
         return time.perf_counter() - began
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
@@ -118,18 +120,18 @@ class Ring:
         return self._streams[device]
 
     @contextmanager
-    def road(self, stream: torch.cuda.Stream, advance: Advance) -> Iterator[Channel]:
-        """Through the slots, on a stream; nobody else uses them meanwhile."""
+    def channel(self, stream: torch.cuda.Stream, advance: Advance) -> Iterator[Channel]:
+        """Exclusive use of the buffers, with a stream."""
         with self._lock:
             if self._closed:
-                raise RuntimeError("tm.release() gave the ring back while a move was under way: move again")
+                raise RuntimeError("tm.release() was called during a move. Fix: call tm.move(...) again")
             yield Channel(self.slots, self.workers, stream, advance)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self.workers.stop()
-            with suppress(RuntimeError):  # a card that has failed copies nothing any more
+            with suppress(RuntimeError):  # a failed device
                 for device in self._streams:
                     torch.cuda.synchronize(device)
             if self._memory is not None:
@@ -137,19 +139,19 @@ class Ring:
 
 
 def slots_of(memory: Tensor, slot_bytes: int) -> tuple[Tensor, ...]:
-    """As many as there are whole ones in it: what is left is no slot, since a piece would not fit."""
+    """As many whole slots as fit in the memory."""
     whole = memory[: memory.nbytes // slot_bytes * slot_bytes]
     return whole.split(slot_bytes)  # type: ignore[no-any-return, no-untyped-call]
 
 
-# ---------------------------------------------------------------- the one of this process
+# ---------------------------------------------------------------- the ring of this process
 
 _ring: Ring | None = None
 _making = threading.Lock()
 
 
 def shared_ring(device: torch.device) -> Ring:
-    """The ring of this process, made if there is none. Raises NoRing."""
+    """The ring of this process, created on first use. Raises NoRing."""
     global _ring
     with _making:
         if _ring is None:
@@ -165,7 +167,7 @@ def has_ring() -> bool:
 
 
 def release_ring() -> None:
-    """Give back what moving keeps for the next time: page-locked memory and threads. A later move makes them anew."""
+    """Free the page-locked memory and the threads that moves keep. A later move creates them again."""
     global _ring
     with _making:
         if _ring is not None:
@@ -174,7 +176,7 @@ def release_ring() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: neither the threads nor the locked pages are its own."""
+    """In a forked child: forget the ring, whose threads and locked pages belong to the parent."""
     global _ring, _making
     _ring, _making = None, threading.Lock()
 

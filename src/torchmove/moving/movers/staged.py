@@ -1,7 +1,7 @@
-"""The fast way between host memory and a CUDA device: through the ring of page-locked slots.
+"""The staged mover: fast copies between CPU and CUDA, through a ring of page-locked buffers.
 
-Large blocks go in pieces, many at a time. Small ones go in bundles: together over the link, then apart. What is neither
-(another kind of device on one side, a tensor that shows no storage) goes as the reference mover does it.
+Large storages are copied in pieces, many at a time. Small ones are bundled into one copy over the link. All others
+(another type of device, a tensor without a storage) are copied as the plain mover does.
 """
 
 from __future__ import annotations
@@ -21,61 +21,65 @@ from torchmove.moving.movers.ring import NoRing, Ring, has_ring, shared_ring
 from torchmove.moving.movers.traffic import Bundle, Bundles, Piece, Pieces, bundled
 from torchmove.planning.plan import Moves
 
+NOT_CPU_CUDA = "staging applies only to CPU-CUDA"
+
 _SMALL_BYTES = 1 << 20
-_BATCH = 4096  # small blocks that are looked at before anything is asked for the first of them
+_BATCH = 4096  # small storages that are examined before the first of them is copied
 
 
 class _Worth(NamedTuple):
-    """From how many bytes, or how many blocks, staging is the faster way."""
+    """From how many bytes, or how many storages, staging is faster."""
 
     nbytes: int
     storages: int
 
 
-# Making the ring takes as long as moving so much without it: to the device, and, slower, into fresh host memory.
-_FIRST_UP = _Worth(256 << 20, 5000)
-_FIRST_DOWN = _Worth(64 << 20, 5000)
-_LATER = _Worth(16 << 20, 100)  # where `mover="staged"` catches up with `mover="plain"`, once there is a ring
+# Creating the ring takes as long as copying this much without it.
+_FIRST_TO_GPU = _Worth(256 << 20, 5000)
+_FIRST_TO_HOST = _Worth(64 << 20, 5000)
+_LATER = _Worth(16 << 20, 100)  # where `mover="staged"` equals `mover="plain"`, once there is a ring
 
 
 class Staged:
+    """Copies between CPU and CUDA through page-locked buffers."""
+
     name = "staged"
 
-    def copy(self, load: CopyBatch, advance: Advance) -> list[Tensor]:
-        copies: list[Tensor | None] = [None] * len(load)
-        for (home, target), indices in load.moves.ways.items():
-            if _is_staged(home, target):
-                _Way(home, target, load, copies, advance).go(indices)
+    def copy(self, batch: CopyBatch, advance: Advance) -> list[Tensor]:
+        copies: list[Tensor | None] = [None] * len(batch)
+        for (origin, target), indices in batch.moves.ways.items():
+            if _is_staged(origin, target):
+                _Direction(origin, target, batch, copies, advance).go(indices)
             else:
                 for index in indices:
-                    copies[index] = copy_storage(load[index])
-                    advance(load.moves.nbytes[index])
+                    copies[index] = copy_storage(batch[index])
+                    advance(batch.moves.nbytes[index])
         return [copy for copy in copies if copy is not None]
 
     def finish(self) -> None:
-        """The traffic has ended before."""
+        """Nothing to wait for: `copy` waits for its copies."""
 
     def drop(self) -> None:
-        """It keeps nothing."""
+        """Nothing to release."""
 
 
-def _is_staged(home: torch.device, target: torch.device) -> bool:
-    return {home.type, target.type} == {"cpu", "cuda"}
+def _is_staged(origin: torch.device, target: torch.device) -> bool:
+    return {origin.type, target.type} == {"cpu", "cuda"}
 
 
 def devices(moves: Moves) -> list[torch.device]:
-    """The CUDA devices between which and the CPU something moves."""
+    """The CUDA devices that exchange storages with the CPU."""
     staged = [way for way in moves.ways if _is_staged(*way)]
     return [device for way in staged for device in way if device.type != "cpu"]
 
 
 def unfit(moves: Moves) -> str:
-    """Why these moves cannot be staged, if so."""
+    """Why these moves cannot be staged; empty if they can."""
     if not moves:
         return ""
     found = devices(moves)
     if not found:
-        return "nothing moves between cpu and cuda"
+        return NOT_CPU_CUDA
     try:
         shared_ring(found[0])
     except NoRing as error:
@@ -84,69 +88,69 @@ def unfit(moves: Moves) -> str:
 
 
 def worth(moves: Moves) -> bool:
-    """Would staging be the faster way?"""
-    is_up = any(target.type == "cuda" for _, target in moves.ways)
-    least = _LATER if has_ring() else _FIRST_UP if is_up else _FIRST_DOWN
+    """Whether staging is faster for these moves."""
+    to_gpu = any(target.type == "cuda" for _, target in moves.ways)
+    least = _LATER if has_ring() else _FIRST_TO_GPU if to_gpu else _FIRST_TO_HOST
     return len(moves) >= least.storages or sum(moves.nbytes) >= least.nbytes
 
 
-class _Way:
-    """All that goes from one device to one other."""
+class _Direction:
+    """All copies from one device to another."""
 
     def __init__(
         self,
-        home: torch.device,
+        origin: torch.device,
         target: torch.device,
-        load: CopyBatch,
+        batch: CopyBatch,
         copies: list[Tensor | None],
         advance: Advance,
     ) -> None:
-        self.is_up = target.type == "cuda"
-        self.target, self.load, self.copies, self.advance = target, load, copies, advance
-        device = target if self.is_up else home
+        self.to_gpu = target.type == "cuda"
+        self.target, self.batch, self.copies, self.advance = target, batch, copies, advance
+        device = target if self.to_gpu else origin
         self.ring: Ring = shared_ring(device)
         self.caller = torch.cuda.current_stream(device)
         self.stream = self.ring.stream(device)
-        # All that was written to the source, on any stream, and all that used the memory that is free now.
+        # Wait for writes to the source on any stream, and for all work that used memory that is free now.
         torch.cuda.synchronize(device)
 
     def go(self, indices: Sequence[int]) -> None:
-        nbytes = self.load.moves.nbytes
+        nbytes = self.batch.moves.nbytes
         small = [index for index in indices if 0 < nbytes[index] <= _SMALL_BYTES]
-        scattered = {index for index, storage in self.load.moves.special() if len(storage.spans) != 1}
+        scattered = {index for index, storage in self.batch.moves.special() if len(storage.spans) != 1}
         if scattered:
             small = [index for index in small if index not in scattered]
         large: Sequence[int] = sorted({*indices}.difference(small)) if len(small) < len(indices) else ()
-        # All memory first: an allocation while copies are under way waits for them.
+        # Allocate all memory first: an allocation during the copies would wait for them.
         for index in large:
-            self.copies[index] = self.room_for(self.load[index])
+            self.copies[index] = self.empty_copy(self.batch[index])
         if large:
-            with self.ring.road(self.stream, self.advance) as road:
-                self.carry(Pieces(road, self.pieces(large)))
+            with self.ring.channel(self.stream, self.advance) as channel:
+                self.carry(Pieces(channel, self.pieces(large)))
         if small:
             self.carry_bundles(small)
 
     def carry(self, traffic: Pieces | Bundles) -> None:
-        if self.is_up:
+        if self.to_gpu:
             traffic.to_device()
         else:
             traffic.to_host()
 
-    # ------------------------------------------------------------ small blocks
+    # ------------------------------------------------------------ small storages
 
     def carry_bundles(self, indices: Sequence[int]) -> None:
         batches = (indices[start : start + _BATCH] for start in range(0, len(indices), _BATCH))
         bundles = chain.from_iterable(map(self.bundles, batches))
-        # On the caller's stream: memory of another one is of no use to it later.
-        with self.ring.road(self.caller, self.advance) as road:
-            self.carry(Bundles(road, bundles, self.arrived))
+        # On the caller's stream: the allocator reuses memory only on the stream that allocated it.
+        with self.ring.channel(self.caller, self.advance) as channel:
+            self.carry(Bundles(channel, bundles, self.arrived))
 
     def bundles(self, indices: Sequence[int]) -> Iterator[Bundle]:
-        load, firsts, first = self.load, self.load.moves.firsts, indices[0]
-        dense = load.dense[first : indices[-1] + 1]
-        dtypes, shapes = load.moves.storages.metadata.dtypes, load.moves.storages.metadata.shapes
-        # Not self.load: Python 3.11 makes a list in a function of its own. An error keeps that, and it would keep self.
-        tensors = [load.sources[index] if dense[index - first] else _reached(load, index) for index in indices]
+        batch, firsts, first = self.batch, self.batch.moves.firsts, indices[0]
+        dense = batch.dense[first : indices[-1] + 1]
+        dtypes, shapes = batch.moves.storages.metadata.dtypes, batch.moves.storages.metadata.shapes
+        # Not self.batch: in Python 3.11 a comprehension has its own frame, which an error would keep, with self.
+        tensors = [batch.sources[index] if dense[index - first] else _reached(batch, index) for index in indices]
         kinds = [
             (dtypes[firsts[index]], shapes[firsts[index]]) if dense[index - first] else (tensor.dtype, tensor.shape)
             for index, tensor in zip(indices, tensors, strict=True)
@@ -157,29 +161,29 @@ class _Way:
         for index, copy in zip(indices, copies, strict=True):
             self.copies[index] = copy
 
-    # ------------------------------------------------------------ large blocks
+    # ------------------------------------------------------------ large storages
 
     def pieces(self, indices: Sequence[int]) -> Iterator[Piece]:
         for index in indices:
-            source, storage, _, _ = self.load[index]
+            source, storage, _, _ = self.batch[index]
             copy = self.copies[index]
             assert copy is not None
             for start, stop, begin in packed(storage.spans)[0] if not storage.opaque else ():
                 yield from self.cut(bytes_of(source, start, stop), bytes_of(copy, begin, begin + stop - start))
 
-    def room_for(self, cargo: StorageCopy) -> Tensor:
-        if cargo.storage.opaque:
-            return copy_storage(cargo)
-        dtype = cargo.source.dtype if cargo.dense else torch.uint8
-        shape = cargo.source.shape if cargo.dense else (packed(cargo.storage.spans)[1],)
+    def empty_copy(self, storage_copy: StorageCopy) -> Tensor:
+        if storage_copy.storage.opaque:
+            return copy_storage(storage_copy)
+        dtype = storage_copy.source.dtype if storage_copy.dense else torch.uint8
+        shape = storage_copy.source.shape if storage_copy.dense else (packed(storage_copy.storage.spans)[1],)
         copy = torch.empty(shape, dtype=dtype, device=self.target)
-        if not self.is_up:
+        if not self.to_gpu:
             ask_for_huge_pages(copy)
         return copy
 
     def cut(self, source: Tensor, copy: Tensor) -> Iterator[Piece]:
-        host, device = (source, copy) if self.is_up else (copy, source)
-        if self.is_up and host.is_pinned():
+        host, device = (source, copy) if self.to_gpu else (copy, source)
+        if self.to_gpu and host.is_pinned():
             device.copy_(host, non_blocking=True)
             self.advance(host.nbytes)
             return
@@ -189,6 +193,6 @@ class _Way:
             address += part.nbytes
 
 
-def _reached(load: CopyBatch, index: int) -> Tensor:
-    source, storage, _, _ = load[index]
+def _reached(batch: CopyBatch, index: int) -> Tensor:
+    source, storage, _, _ = batch[index]
     return bytes_of(source, *storage.spans[0])

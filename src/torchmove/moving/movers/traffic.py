@@ -1,4 +1,4 @@
-"""Traffic through page-locked slots: what is at work, what is on the link, and how it ends, whatever happens."""
+"""Pipelined copies through the ring's page-locked slots: pieces of large storages, bundles of small ones."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from torchmove.internals.views import copy_alone, empty_like_each, filled, is_sh
 from torchmove.moving.batches import Advance
 from torchmove.moving.movers.workers import Done, Task, Workers
 
-Load = TypeVar("Load")
+Item = TypeVar("Item")
 
 
 class RingSlot(NamedTuple):
+    """A page-locked buffer, and the event of the last copy through it."""
+
     bytes: Tensor
     event: torch.cuda.Event
 
 
 class Cancelled(Exception):
-    """The one who waited for the traffic waits no longer."""
+    """The caller was interrupted and no longer waits for the copies."""
 
 
 class Channel(NamedTuple):
-    """What traffic goes through: slots, threads that help, a stream; and who is told how far it has come."""
+    """What copies use: slots, worker threads, a stream, and the progress callback."""
 
     slots: Sequence[Tensor]
     workers: Workers
@@ -41,25 +43,25 @@ class Channel(NamedTuple):
     advance: Advance
 
 
-class Traffic(Generic[Load]):
-    """Loads on their way in one direction."""
+class Traffic(Generic[Item]):
+    """Items (pieces or bundles) being copied in one direction."""
 
-    def __init__(self, road: Channel) -> None:
-        slots, self.workers, self.stream, self.advance = road
+    def __init__(self, channel: Channel) -> None:
+        slots, self.workers, self.stream, self.advance = channel
         self.free = [RingSlot(part, torch.cuda.Event()) for part in slots]  # type: ignore[no-untyped-call]
-        # What the caller is asked to make ready, and what it has handed over. None: that was all.
-        self.asked: SimpleQueue[Load | None] = SimpleQueue()
-        self.handed: SimpleQueue[Load | None] = SimpleQueue()
-        self.at_work: dict[int, tuple[Load, RingSlot]] = {}  # with the workers, by ticket
+        # Items the caller is asked to prepare, and items it has handed over. None ends each queue.
+        self.asked: SimpleQueue[Item | None] = SimpleQueue()
+        self.handed: SimpleQueue[Item | None] = SimpleQueue()
+        self.at_work: dict[int, tuple[Item, RingSlot]] = {}  # given to the workers, by ticket
         self.done: Done = SimpleQueue()
         self.cancelled = False
 
-    def give(self, task: Task, load: Load, slot: RingSlot) -> None:
+    def give(self, task: Task, item: Item, slot: RingSlot) -> None:
         ticket = id(slot)
-        self.at_work[ticket] = (load, slot)
+        self.at_work[ticket] = (item, slot)
         self.workers.give(task, ticket, self.done)
 
-    def take(self) -> tuple[Load, RingSlot]:
+    def take(self) -> tuple[Item, RingSlot]:
         ticket, error = self.done.get()
         taken = self.at_work.pop(ticket)
         if error is not None:
@@ -67,13 +69,13 @@ class Traffic(Generic[Load]):
         return taken
 
     def settle(self) -> None:
-        """Whatever happened: nobody writes into a slot or out of one any more."""
+        """Wait until no thread and no copy uses a slot, even after an error."""
         while self.at_work:
             self.at_work.pop(self.done.get()[0])
         self.stream.synchronize()
 
-    def run(self, work: Callable[[], None], loads: Iterable[Load] = ()) -> None:
-        """In a thread of its own: a Ctrl-C meets the caller, who hands over loads and waits, and never the traffic."""
+    def run(self, work: Callable[[], None], items: Iterable[Item] = ()) -> None:
+        """Run in a separate thread: a Ctrl-C interrupts the caller, which hands over items, and not the copies."""
         errors: list[BaseException] = []
         running = threading.Lock()
         running.acquire()
@@ -83,31 +85,30 @@ class Traffic(Generic[Load]):
         try:
             with HeldInterrupts() as interrupts, interrupts:
                 thread.start()
-            for load in loads:
-                handing.put(load)
+            for item in items:
+                handing.put(item)
                 if not running.locked():
-                    break  # it has failed
+                    break  # the thread has failed
             handing.put(None)
             running.acquire()
         except BaseException:
             self.cancelled = True
             raise
         finally:
-            # Before Python 3.13 an interrupted join takes the thread for ended.
+            # Before Python 3.13, join() after an interrupted join() returns at once.
             with HeldInterrupts() as interrupts, interrupts:
                 handing.put(None)
                 if thread.ident is not None:
                     thread.join()
-                del thread  # Python code runs as it goes, in which a Ctrl-C would be dropped
+                del thread  # runs a finalizer, in which a Ctrl-C would be lost
                 if self.cancelled:
-                    errors.clear()  # an error keeps its frames, and they the list with the error
+                    errors.clear()  # breaks a cycle: an error keeps its frames, and they keep this list
         if errors:
             raise errors.pop()
 
 
 class _HandingOver:
-    """The caller's end of a queue. When it goes, the other end learns that that was all, whatever the caller has been
-    kept from saying: a Ctrl-C upon a Ctrl-C may skip any line."""
+    """The caller's end of a queue. Puts the final None when it is deleted, since repeated Ctrl-C may skip any line."""
 
     def __init__(self, queue: SimpleQueue[Any]) -> None:
         self.put = queue.put
@@ -116,21 +117,21 @@ class _HandingOver:
         self.put(None)
 
 
-# No closure: the error keeps its frames, a frame its function, and that would keep what it closes over.
+# Not a closure: an error keeps its frames, and they would keep the closed-over variables.
 def _work(
-    work: Callable[[], None], traffic: Traffic[Load], errors: list[BaseException], running: threading.Lock
+    work: Callable[[], None], traffic: Traffic[Item], errors: list[BaseException], running: threading.Lock
 ) -> None:
     try:
         _drive(work, traffic)
     except BaseException as error:
         errors.append(error)
     finally:
-        traffic.asked.put(None)  # the caller may still wait to be asked
+        traffic.asked.put(None)  # the caller may be waiting on this queue
         running.release()
 
 
 @plain_torch
-def _drive(work: Callable[[], None], traffic: Traffic[Load]) -> None:
+def _drive(work: Callable[[], None], traffic: Traffic[Item]) -> None:
     with torch.cuda.device(traffic.stream.device), torch.cuda.stream(traffic.stream):
         try:
             work()
@@ -139,7 +140,7 @@ def _drive(work: Callable[[], None], traffic: Traffic[Load]) -> None:
 
 
 class Piece(NamedTuple):
-    """Bytes at an address in host memory, and their place on the device. `owner` keeps the address valid."""
+    """Bytes at an address in host memory, and the same bytes on the device. `owner` keeps the address valid."""
 
     owner: Tensor
     address: int
@@ -160,21 +161,21 @@ class Piece(NamedTuple):
 
 
 class Pieces(Traffic[Piece]):
-    """Pieces on their way. Workers copy between slots and host memory, the copy engine between slots and the device."""
+    """Pieces being copied: workers copy between slots and host memory, CUDA between slots and the device."""
 
-    def __init__(self, road: Channel, pieces: Iterable[Piece]) -> None:
-        super().__init__(road)
+    def __init__(self, channel: Channel, pieces: Iterable[Piece]) -> None:
+        super().__init__(channel)
         self.pieces = iter(pieces)
         self.most_on_link = max(1, len(self.free) - len(self.workers))
         self.on_link: deque[tuple[Piece, RingSlot]] = deque()
 
     def to_device(self) -> None:
-        self.run(self.up)
+        self.run(self.upload)
 
     def to_host(self) -> None:
-        self.run(self.down)
+        self.run(self.download)
 
-    def up(self) -> None:
+    def upload(self) -> None:
         while True:
             for piece in self.next_pieces():
                 slot = self.free.pop()
@@ -190,7 +191,7 @@ class Pieces(Traffic[Piece]):
                 self.free.append(slot)
                 self.advance(piece.nbytes)
 
-    def down(self) -> None:
+    def download(self) -> None:
         while True:
             for piece in self.next_pieces():
                 slot = self.free.pop()
@@ -206,7 +207,7 @@ class Pieces(Traffic[Piece]):
             self.advance(piece.nbytes)
 
     def next_pieces(self) -> Iterator[Piece]:
-        """As many as there are free slots."""
+        """As many pieces as there are free slots."""
         while self.free and (piece := next(self.pieces, None)) is not None:
             if self.cancelled:
                 raise Cancelled
@@ -226,21 +227,21 @@ class Pieces(Traffic[Piece]):
 
 
 _MOST = 8192  # tensors in a bundle
-_AT_ONCE = 8  # bundles; more are in each other's way
+_AT_ONCE = 8  # bundles; more slow each other down
 
 Arrived = Callable[[Sequence[int], Sequence[Tensor]], None]
 
 
 class Bundle(NamedTuple):
-    """Contiguous tensors of one dtype, in groups of one shape; `keys` tell them apart."""
+    """Contiguous tensors of one dtype, in groups of one shape; `keys` identify them."""
 
     groups: list[list[Tensor]]
     keys: list[int]
     nbytes: int
-    rooms: Sequence[list[Tensor]] = ()  # for the copies of each group, on a device
+    empty: Sequence[list[Tensor]] = ()  # tensors on the device for the copies of each group
 
-    def with_rooms(self, device: torch.device) -> Bundle:
-        return self._replace(rooms=[empty_like_each(group[0], len(group), device) for group in self.groups])
+    def with_empty(self, device: torch.device) -> Bundle:
+        return self._replace(empty=[empty_like_each(group[0], len(group), device) for group in self.groups])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -257,14 +258,14 @@ class Bundle(NamedTuple):
                 torch.stack(group, out=part)
 
     def spread(self, slab: Tensor) -> list[Tensor]:
-        """Copies like the tensors, each with a storage of its own, from a slab into which such were gathered."""
+        """Copies of the tensors, each with its own storage, from a flat tensor that they were gathered into."""
         parts = self.parts(slab)
-        if not self.rooms:
+        if not self.empty:
             return rows_apart(parts)
-        return [copy for rooms, part in zip(self.rooms, parts, strict=True) for copy in filled(rooms, part)]
+        return [copy for empty, part in zip(self.empty, parts, strict=True) for copy in filled(empty, part)]
 
     def parts(self, slab: Tensor) -> list[Tensor]:
-        """The place of each group in a flat tensor, a row for each of its tensors."""
+        """The part of a flat tensor that belongs to each group, a row for each of its tensors."""
         parts = slab.split([len(group) * group[0].numel() for group in self.groups])  # type: ignore[no-untyped-call]
         return [part.view(len(group), *group[0].shape) for part, group in zip(parts, self.groups, strict=True)]
 
@@ -273,7 +274,7 @@ Kind = tuple[torch.dtype, Sequence[int]]  # and shape
 
 
 def bundled(tensors: Sequence[Tensor], kinds: Iterable[Kind], keys: Sequence[int], most_bytes: int) -> Iterator[Bundle]:
-    """As many in a bundle as fit, those of one kind together."""
+    """Bundles of as many tensors as fit, with tensors of one dtype and shape together."""
     alike: defaultdict[Kind, list[int]] = defaultdict(list)
     for at, kind in enumerate(kinds):
         alike[kind].append(at)
@@ -299,24 +300,24 @@ def bundled(tensors: Sequence[Tensor], kinds: Iterable[Kind], keys: Sequence[int
 
 
 class Bundles(Traffic[Bundle]):
-    """Bundles on their way, each by a worker and through a slot of its own; `arrived` is told the keys and the copies.
+    """Bundles being copied, each by one worker through one slot; `arrived` is called with the keys and the copies.
 
-    Memory for the copies is asked for by the caller, as it is for large blocks: however many ask for it, they are
-    served one after the other. Meanwhile the bundles are put together. The given stream is the caller's: memory of
-    another one would be of no use to it later.
+    The caller's thread allocates the copies, as it does for large storages, since the allocator serves one thread at a
+    time; the workers meanwhile gather the bundles. The channel's stream is the caller's, since the allocator reuses
+    memory only on the stream that allocated it.
     """
 
-    def __init__(self, road: Channel, bundles: Iterable[Bundle], arrived: Arrived) -> None:
-        super().__init__(road._replace(slots=road.slots[:_AT_ONCE]))
+    def __init__(self, channel: Channel, bundles: Iterable[Bundle], arrived: Arrived) -> None:
+        super().__init__(channel._replace(slots=channel.slots[:_AT_ONCE]))
         self.bundles, self.arrived = bundles, arrived
 
     def to_device(self) -> None:
-        # No generator: it would close over this object, and an error in it keep that.
+        # Not a generator: an error in it would keep this object.
         asked = iter(self.asked.get, None)
-        self.run(self.ask_and_share, map(Bundle.with_rooms, asked, repeat(self.stream.device)))
+        self.run(self.ask_and_share, map(Bundle.with_empty, asked, repeat(self.stream.device)))
 
     def to_host(self) -> None:
-        self.run(partial(self.share, self.down), self.bundles)
+        self.run(partial(self.share, self.download), self.bundles)
 
     def ask_and_share(self) -> None:
         for bundle in self.bundles:
@@ -324,7 +325,7 @@ class Bundles(Traffic[Bundle]):
                 raise Cancelled
             self.asked.put(bundle)
         self.asked.put(None)
-        self.share(self.up)
+        self.share(self.upload)
 
     def share(self, carry: Callable[[Bundle, RingSlot], None]) -> None:
         while (bundle := self.handed.get()) is not None:
@@ -342,8 +343,8 @@ class Bundles(Traffic[Bundle]):
         self.free.append(slot)
         self.advance(bundle.nbytes)
 
-    def up(self, bundle: Bundle, slot: RingSlot) -> None:
-        slot.event.synchronize()  # what it held last has crossed the link
+    def upload(self, bundle: Bundle, slot: RingSlot) -> None:
+        slot.event.synchronize()  # its last copy has finished
         with torch.cuda.device(self.stream.device), torch.cuda.stream(self.stream):
             host = slot.bytes[: bundle.nbytes].view(bundle.dtype)
             bundle.gather(host)
@@ -351,7 +352,7 @@ class Bundles(Traffic[Bundle]):
             slot.event.record(self.stream)
             self.arrived(bundle.keys, bundle.spread(slab))
 
-    def down(self, bundle: Bundle, slot: RingSlot) -> None:
+    def download(self, bundle: Bundle, slot: RingSlot) -> None:
         with torch.cuda.device(self.stream.device), torch.cuda.stream(self.stream):
             host = slot.bytes[: bundle.nbytes].view(bundle.dtype)
             slab = torch.empty_like(host, device=self.stream.device)

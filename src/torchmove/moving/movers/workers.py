@@ -1,4 +1,4 @@
-"""Threads that copy host memory. A copy lets go of Python's lock, so that they run side by side with all else."""
+"""Threads that copy host memory. A copy releases the GIL, so they run in parallel."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Done = SimpleQueue[tuple[int, BaseException | None]]
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Number of CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers:
-    """Takes tasks; each ends up in the queue that came with it, under its ticket, with the error it met."""
+    """A pool of threads. Each finished task is reported to its queue, by its ticket, with its error or None."""
 
     def __init__(self, count: int) -> None:
         self._todo: SimpleQueue[tuple[Task, int, Done] | None] = SimpleQueue()
@@ -44,7 +44,7 @@ class Workers:
         while (entry := self._todo.get()) is not None:
             task, ticket, done = entry
             error = _error_of(task)
-            # Whoever waits for it may count on this thread to hold nothing of what it copied.
+            # Before it is reported: a thread that waits for it may rely on this one holding none of its tensors.
             del entry, task
             done.put((ticket, error))
             del error, done

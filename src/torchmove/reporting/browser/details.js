@@ -1,4 +1,4 @@
-// ---------------------------------------------------------------- what is known of one thing
+// ---------------------------------------------------------------- details of a tensor or a group
 
 function makeDetails(state, choose) {
   const panel = byId("details");
@@ -33,7 +33,7 @@ function makeDetails(state, choose) {
       rows.push(row("dtype", state.dtypes[state.dtype[tensor]]), row("shape", state.shapes[state.shape[tensor]]));
     rows.push(row(state.words[0] || "device", ...place(state.device[tensor])));
     if (state.placed.length) rows.push(row(state.words[1], ...place(state.placed[tensor])));
-    if (state.fate(tensor)) rows.push(row("what happens", state.fate(tensor)));
+    if (state.fate(tensor)) rows.push(row("move", state.fate(tensor)));
     const others = state.sharing(tensor).filter((other) => other !== tensor);
     const also = state.also(tensor);
     panel.replaceChildren(
@@ -42,7 +42,7 @@ function makeDetails(state, choose) {
       ...links(`Shares its storage with ${counted(others.length, "tensor")}`, others),
       ...(also.length
         ? [
-            element("h4", {}, "Is also"),
+            element("h4", {}, "Other paths"),
             element("ul", { class: "links" }, ...also.map((path) => element("li", {}, path))),
           ]
         : []),
@@ -70,7 +70,7 @@ function makeDetails(state, choose) {
   return { ofTensor, ofGroup };
 }
 
-// The devices of an item and the bytes on each, the most first.
+// The devices of an item and the bytes on each, in descending order.
 function devicesOf(state, item, column) {
   if (item.tensor >= 0) return [[column[item.tensor], item.bytes]];
   const sums = state.byDevice(column);

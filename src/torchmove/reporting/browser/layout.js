@@ -1,14 +1,13 @@
 // ---------------------------------------------------------------- parts of the map
 
-// What is drawn as one: a tensor, all that is below a step of the paths, or a run of neighbours that are too many.
-// `nodes` are those it stands for.
+// An item of the map: a tensor, a subtree of the paths, or a run of small neighbors. `nodes` are the tree nodes in it.
 
 const MOST = 48;
 
 function itemOf(state, node) {
   let label = shown(state.label(node));
   let inside = state.children(node);
-  // A step with nothing but another step below it is no level of its own.
+  // A node with a single child is merged with it.
   while (inside.length === 1 && state.tensorAt[node] < 0) {
     node = inside[0];
     const further = shown(state.label(node));
@@ -19,7 +18,7 @@ function itemOf(state, node) {
   return { nodes: [node], label, tensor, bytes: state.bytes[node], count: state.count[node], depth: 0 };
 }
 
-// A label is written as it goes into a path: ".weight", "['step']", and around the path of a key "[model" and "]...".
+// Labels are parts of a path: ".weight", "['step']"; and around the path of a key, "[model" and "]...".
 function shown(label) {
   const plain = label.replace(/^\]+/, "").replace(/^\./, "");
   const key = /^\['(.*)'\]$/s.exec(plain);
@@ -75,16 +74,16 @@ function runOf(run) {
   };
 }
 
-// The next of 2, 5, 10, 20, 50, ...: runs that end at round numbers are easy to find one's way in.
+// The next of 2, 5, 10, 20, 50, ...: runs with round numbers are easier to read.
 function roundUp(number) {
   for (let power = 1; ; power *= 10) {
     for (const step of [2, 5, 10]) if (step * power >= number) return step * power;
   }
 }
 
-// ---------------------------------------------------------------- where each is drawn
+// ---------------------------------------------------------------- layout of the map
 
-// Rows of rectangles, as square as they can be, the largest first. Calls place(item, x, y, width, height).
+// A squarified treemap, the largest item first. Calls place(item, x, y, width, height).
 function squarify(items, x, y, width, height, place) {
   const sorted = [...items].sort((one, other) => other.bytes - one.bytes);
   let rest = sorted.reduce((sum, item) => sum + item.bytes, 0);
@@ -115,7 +114,7 @@ function squarify(items, x, y, width, height, place) {
   }
 }
 
-// Of the longest and the shortest in a row with this area.
+// The worst aspect ratio of the largest and the smallest item in a row with this area.
 function worstRatio(largest, smallest, area, side) {
   const square = area * area;
   return Math.max((side * side * largest) / square, square / (side * side * smallest));
@@ -126,14 +125,14 @@ const GAP = 3;
 const DEEPEST = 4;
 const MOST_CELLS = 1400;
 
-// The cells of a map, an open one before those in it. `above` are the parts between the whole map and the cell.
+// The cells of a map, an open one before those inside it. `above` are the items between the whole map and the cell.
 function cellsOf(state, item, width, height) {
   const cells = [];
   const boxes = [{ item, x: 0, y: 0, width, height, depth: 1, above: [] }];
   for (let at = 0; at < boxes.length && cells.length < MOST_CELLS; at++) {
     const box = boxes[at];
     squarify(inside(state, box.item), box.x, box.y, box.width, box.height, (part, x, y, wide, high) => {
-      // The first level is always there, for the keyboard's sake.
+      // The first level is always drawn, since the keyboard moves on it.
       if (box.depth > 1 && (wide < 3 || high < 3)) return;
       const open = part.tensor < 0 && box.depth < DEEPEST && wide >= 90 && high >= 64;
       cells.push({ item: part, x, y, width: wide, height: high, depth: box.depth, above: box.above, open });

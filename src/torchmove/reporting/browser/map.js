@@ -47,7 +47,7 @@ function makeMap(state, details, choose, light) {
       "data-cell": index,
     });
     if (!open) paint(made, item);
-    // The first letter of a name and three dots say nothing.
+    // A name cut to its first letter is useless.
     const fits = width > 52 || width > 7 * item.label.length + 12;
     if (fits && height > 18) made.append(element("span", { class: "name" }, item.label));
     if (open ? width > 110 : width > 62 && height > 36)
@@ -57,7 +57,7 @@ function makeMap(state, details, choose, light) {
 
   function paint(made, item) {
     const devices = devicesOf(state, item, column);
-    // What a hundredth of it is on cannot be seen in the map; the details say it.
+    // A share of 1 % is too small to see in the map; the details list it.
     if (devices[0][1] > 0.99 * item.bytes) made.classList.add(`d${devices[0][0] % 8}`);
     else {
       let at = 0;
@@ -112,9 +112,9 @@ function makeMap(state, details, choose, light) {
     );
   }
 
-  // ---- going down and up
+  // ---- navigation
 
-  // What was clicked may lie deep in the map: the trail has every part on the way to it.
+  // A clicked cell may be several levels deep: the trail gets every item above it.
   function open(item, from, above = []) {
     trail.push(...above, item);
     draw();
@@ -131,7 +131,7 @@ function makeMap(state, details, choose, light) {
     );
   }
 
-  // The keyboard goes on where the eye is.
+  // Moves the focus to the part that is shown.
   function arrive(index, from) {
     byId("said").textContent =
       `${here().label}, ${readableBytes(here().bytes)}, ${counted(inside(state, here()).length, "part")}`;
@@ -181,7 +181,7 @@ function makeMap(state, details, choose, light) {
 
   const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-  function neighbour([right, down]) {
+  function neighbor([right, down]) {
     const middle = ({ x, y, width, height }) => [x + width / 2, y + height / 2];
     const [x, y] = middle(cells[current]);
     let best = -1;
@@ -198,7 +198,7 @@ function makeMap(state, details, choose, light) {
 
   map.addEventListener("keydown", (event) => {
     const top = cells.flatMap((cell, index) => (cell.depth === 1 ? [index] : []));
-    if (event.key in DIRECTIONS) focus(neighbour(DIRECTIONS[event.key]));
+    if (event.key in DIRECTIONS) focus(neighbor(DIRECTIONS[event.key]));
     else if (event.key === "Home") focus(top[0]);
     else if (event.key === "End") focus(top[top.length - 1]);
     else if (event.key === "Enter" || event.key === " ") act(cells[current]);
@@ -250,7 +250,7 @@ function makeMap(state, details, choose, light) {
   map.addEventListener("focusout", () => {
     ring.hidden = true;
   });
-  // Sizes come as fractions of a pixel; only another width is another map.
+  // The observer also reports fractions of a pixel; only a changed width needs another layout.
   let width = 0;
   new ResizeObserver(() => {
     if (map.clientWidth === width) return;
@@ -269,12 +269,12 @@ function makeMap(state, details, choose, light) {
       const index = cells.findIndex((cell) => cell.item.tensor === tensor);
       if (index >= 0) drawn[index].classList.add("selected");
     },
-    colourBy: (other) => {
+    colorBy: (other) => {
       column = other;
       draw();
       restore();
     },
-    // The cell of each tensor, or of what it is drawn as a part of.
+    // Highlights the cell of each tensor, or of the item that contains it.
     lightUp: (tensors) => {
       for (const made of map.querySelectorAll(".lit")) made.classList.remove("lit");
       if (!tensors.length) return;

@@ -1,4 +1,4 @@
-// ---------------------------------------------------------------- the list of tensors: only what is seen is there
+// ---------------------------------------------------------------- the list of tensors: only visible rows exist
 
 function makeRows(state, choose, light) {
   const box = byId("rows");
@@ -13,7 +13,7 @@ function makeRows(state, choose, light) {
 
   const height = () => parseFloat(getComputedStyle(box).getPropertyValue("--row")) || 30;
 
-  // ---- what is seen
+  // ---- visible rows
 
   let waiting = 0;
   function drawSoon() {
@@ -69,7 +69,7 @@ function makeRows(state, choose, light) {
     box.setAttribute("aria-colcount", columns.length);
   }
 
-  // ---- which, and in what order
+  // ---- search and order
 
   function sortBy(column) {
     const again = sorted.column === column;
@@ -202,19 +202,19 @@ function makeRows(state, choose, light) {
 
 const ONLY = {
   all: { words: "all", there: () => true, of: () => true },
-  moves: { words: "what moves", there: (state) => !!state.moves, of: (state, tensor) => state.moves[tensor] === "1" },
+  moves: { words: "moving tensors", there: (state) => !!state.moves, of: (state, tensor) => state.moves[tensor] === "1" },
   stays: {
-    words: "what does not move",
+    words: "tensors that stay",
     there: (state) => !!state.moves,
     of: (state, tensor) => state.moves[tensor] === "0",
   },
   elsewhere: {
-    words: "what is elsewhere than it should be",
+    words: "misplaced tensors",
     there: (state) => state.words[1] === "should be",
     of: (state, tensor) => state.device[tensor] !== state.placed[tensor],
   },
   shared: {
-    words: "what shares storage",
+    words: "tensors that share storage",
     there: (state) => state.shared.some(([, members]) => members.length > 1),
     of: (state, tensor) => state.sharing(tensor).length > 0,
   },
@@ -260,7 +260,7 @@ function columnsOf(state) {
   if (state.placed.length) columns.push(device(state.words[1], state.placed));
   if (state.moves)
     columns.push({
-      name: "what happens",
+      name: "move",
       width: "minmax(7rem, 1.1fr)",
       kind: "fate",
       key: (tensor) => state.fate(tensor),
@@ -280,7 +280,7 @@ function columnsOf(state) {
   return columns;
 }
 
-// Where there is no room for all of a path, its end is worth more than its middle.
+// If a path does not fit, its end stays visible.
 function pathCell(state, tensor) {
   const path = state.path(tensor);
   const end = Math.min(path.length, state.label(state.node[tensor]).length);

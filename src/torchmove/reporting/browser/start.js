@@ -7,7 +7,7 @@ function makeTheme() {
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
   const say = () => {
     toggle.textContent = isDark() ? "Light" : "Dark";
-    toggle.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
+    toggle.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colors`);
   };
   toggle.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
@@ -61,7 +61,7 @@ function drawTotals(state, column) {
   );
 }
 
-// ---------------------------------------------------------------- all together
+// ---------------------------------------------------------------- start
 
 function start() {
   makeTheme();
@@ -75,7 +75,7 @@ function start() {
     map.lightUp(together);
     rows.lightUp(together);
   };
-  // One tensor is chosen: shown in the map and the list, with all that is known of it.
+  // Shows a tensor in the map and the list, with its details.
   const choose = (tensor, from) => {
     if (from === byId("map")) map.select(tensor);
     else map.reveal(tensor);
@@ -89,20 +89,20 @@ function start() {
   Object.assign(map, makeMap(state, makeDetails(state, choose), choose, light));
   Object.assign(rows, makeRows(state, choose, light));
 
-  const colourBy = (column, pressed) => {
+  const colorBy = (column, pressed) => {
     for (const each of byId("sides").children) each.setAttribute("aria-pressed", each === pressed);
-    map.colourBy(column);
+    map.colorBy(column);
     drawTotals(state, column);
   };
   if (state.placed.length) {
     const sides = [state.device, state.placed].map((column, index) => {
-      const made = button(state.words[index], () => colourBy(column, made));
+      const made = button(state.words[index], () => colorBy(column, made));
       return made;
     });
     byId("sides").append(...sides);
     byId("sides").hidden = false;
-    colourBy(state.device, sides[0]);
-  } else colourBy(state.device, null);
+    colorBy(state.device, sides[0]);
+  } else colorBy(state.device, null);
 
   let tensorOf = null;
   document.addEventListener("click", (event) => {
@@ -111,7 +111,7 @@ function start() {
     tensorOf ||= new Map(Array.from({ length: state.tensors }, (_, tensor) => [state.path(tensor), tensor]));
     if (tensorOf.has(path)) choose(tensorOf.get(path));
     else {
-      // What is no tensor may hold some; else whoever holds it does.
+      // A path that is not a tensor's: search for tensors below it, or below a path above it.
       const step = /(\.[^.[]*|\[[^[]*\])$/;
       let shorter = path;
       while (!rows.search(shorter) && step.test(shorter)) shorter = shorter.replace(step, "");

@@ -8,7 +8,7 @@ function makeState(data) {
   const tensorAt = new Int32Array(nodes).fill(-1);
   for (let tensor = 0; tensor < tensors; tensor++) tensorAt[data.node[tensor]] = tensor;
 
-  // Children, one behind the other: those of node n from starts[n + 1] to starts[n + 2]; of -1 are the roots.
+  // Children in one array: those of node n from starts[n + 1] to starts[n + 2]; the children of -1 are the roots.
   const starts = new Int32Array(nodes + 2);
   for (let node = 0; node < nodes; node++) starts[parents[node] + 2]++;
   for (let at = 1; at < starts.length; at++) starts[at] += starts[at - 1];
@@ -47,7 +47,7 @@ function makeState(data) {
   }
 
   const sums = new Map();
-  // Bytes by device at and below each node: `column` says on which each tensor is.
+  // Bytes by device at and below each node; `column` has the device of each tensor.
   function byDevice(column) {
     if (sums.has(column)) return sums.get(column);
     const many = data.devices.length;
@@ -82,21 +82,21 @@ function makeState(data) {
     byDevice,
     path: (tensor) => text(data.node[tensor]),
     label: (node) => labels[label[node]],
-    // Only those with bytes: nothing else has an area.
+    // Only nodes with bytes: others have no area.
     children: (node) => [...children.subarray(starts[node + 1], starts[node + 2])].filter((child) => bytes[child] > 0),
     sharing: (tensor) => group.get(tensor) || [],
     also: (tensor) => also.get(tensor) || [],
-    // What becomes of a tensor, in words; "" where nobody asked.
+    // What a move does with a tensor, as text; "" if there is no plan.
     fate(tensor) {
       if (!data.moves) return "";
       if (data.moves[tensor] === "1") return "moves";
       if (stays.has(tensor)) return `stays: ${data.reasons[stays.get(tensor)]}`;
-      return data.device[tensor] === data.placed[tensor] ? "is there already" : "does not move";
+      return data.device[tensor] === data.placed[tensor] ? "already there" : "does not move";
     },
   };
 }
 
-// What each tensor takes: its bytes, or its part of the storage that it shares.
+// The bytes of each tensor, or its share of the storage that it shares.
 function sharedOut(data) {
   const weight = Float64Array.from(data.nbytes);
   for (const [size, members] of data.shared) {
@@ -106,7 +106,7 @@ function sharedOut(data) {
   return weight;
 }
 
-// ---------------------------------------------------------------- words
+// ---------------------------------------------------------------- text
 
 function readableBytes(count) {
   let size = count;
@@ -124,13 +124,13 @@ function readableShare(part, whole) {
   return percent > 0 && percent < 0.1 ? "< 0.1 %" : `${percent.toFixed(percent < 10 ? 1 : 0)} %`;
 }
 
-const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+const counted = (count, thing) => `${count.toLocaleString("en")} ${thing}${count === 1 ? "" : "s"}`;
 
 // ---------------------------------------------------------------- elements
 
 const byId = (id) => document.getElementById(id);
 
-// Words go in as text and never as HTML.
+// Strings are added as text, never as HTML.
 function element(tag, options = {}, ...inside) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(options)) {
@@ -145,7 +145,7 @@ function element(tag, options = {}, ...inside) {
 const button = (words, clicked, options = {}) =>
   element("button", { type: "button", on: { click: clicked }, ...options }, words);
 
-// The page may have moved under a pointer that lies still: that is nobody pointing at something.
+// Scrolling moves the page under a pointer at rest, which is not pointing.
 let pointer = "";
 let hasMoved = false;
 const follow = ({ clientX, clientY }) => {
