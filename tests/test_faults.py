@@ -282,7 +282,7 @@ COMMITTING = {
     "setting data": (rebinding_module, "_set_data"),
     "setting the data of many": (rebinding_module, "_set_all"),
     "swapping": (torch._C, "_swap_tensor_impl"),
-    "rebuilding a shell": (_apply, "shell_rebinding"),
+    "rebuilding a composite tensor": (_apply, "composite_rebinding"),
     "setting gradients": (rebinding_module.Gradients, "set"),
     "repointing": (_repointing, "_write"),
     "settling": (_apply, "call_overrides"),
