@@ -1,6 +1,7 @@
-# On a fresh machine: `make demo`, `make test`, `make docs`. Each sets up what it needs, once.
+# On a fresh machine: `make demo`, `make test`, `make test-all`, `make docs`. Each sets up what it needs, once.
 PYTHON ?= python3
 BIN := .venv/bin
+HAS_GPU := $(BIN)/python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"
 READY := .venv/ready
 DOCS_READY := .venv/docs-ready
 ECOSYSTEM := .venv-ecosystem/bin
@@ -16,7 +17,7 @@ LIBRARIES_ALONE := mace-torch torchrl ultralytics ultralytics-thop
 LIBRARIES += ase matscipy h5py prettytable lmdb orjson python-hostlist
 LIBRARIES += hoptorch opencv-python-headless matplotlib polars
 
-.PHONY: demo test test-browser test-ecosystem zoo check docs bench clean
+.PHONY: demo test test-all test-browser test-ecosystem zoo check docs bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/nested_model.py
@@ -25,9 +26,15 @@ demo: $(READY)
 	$(BIN)/python examples/rehearsal.py
 	$(BIN)/python examples/parking.py
 
+# The quick tier. Its tests are small: threads of torch's own would mostly wait for each other.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 -m "not cuda"
-	$(BIN)/python -m pytest -n 2 -m cuda
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --quick -m "not cuda"
+	if $(HAS_GPU); then OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --quick -m cuda; fi
+
+# All tests. Those that need a GPU are skipped by name where there is none.
+test-all: $(READY)
+	$(BIN)/python -m pytest -n 2 --durations=20 -m "not cuda"
+	$(BIN)/python -m pytest -n 2 --durations=20 -m cuda
 
 # The pages in a real browser: needs Chromium, as `chromium` on PATH or named in CHROMIUM.
 test-browser: $(READY)

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 import torch
 from routes import ROUTES, Route
+from tiers import parted
 from twin import install
 
 from torchmove.internals import collector as _collector
 from torchmove.moving import leftovers as _held
 from torchmove.moving.movers import staged
+
+LEFT, NO_TWIN = pytest.StashKey[int](), pytest.StashKey[str]()
 
 collect_ignore = ["corpus", "ecosystem/tiny_pipelines.py"]  # programs, not tests
 
@@ -51,6 +54,16 @@ def _collected_between_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
+@pytest.fixture
+def unfrozen(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As in a program that freezes nothing."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    if request.config.option.quick:
+        gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _old_memory_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little it is, and however long that takes."""
@@ -73,16 +86,77 @@ def _remove_traps(device: Any) -> None:
     device.limit_bytes(-1)
 
 
+# ---------------------------------------------------------------- which device is there
+
+
+def needs_twin(item: pytest.Item) -> bool:
+    """On the GPU a test that takes a route takes one of those to the GPU."""
+    named = item.get_closest_marker("twin") is not None or not {"twin", "route"}.isdisjoint(item.fixturenames)
+    return named and not item.get_closest_marker("cuda")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """One test that needs the twin is enough: torch counts its devices when the first backward runs, and not again."""
+    if session.config.option.collectonly:
+        return
+    if any(map(needs_twin, session.items)):
+        session.stash[NO_TWIN] = _registered()
+    if session.config.option.quick:
+        # Moves look through all objects there are. Those of torch, pytest and the test files are many times those of
+        # a test. Python shows nobody what is frozen.
+        gc.collect()
+        gc.freeze()
+
+
+def _registered() -> str:
+    """Why the twin device is not there, or nothing."""
+    try:
+        install()
+    except Exception as error:
+        return f"the twin device cannot be built, which needs g++: {error}"
+    return ""
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test on the GPU does without the twin: torch takes a registered device for the machine's only accelerator."""
-    if not item.get_closest_marker("cuda"):
-        install()
-    elif hasattr(torch, "twin"):
+    if item.get_closest_marker("cuda") and hasattr(torch, "twin"):
         pytest.fail("the twin device is registered in this process: run the GPU tests on their own, pytest -m cuda")
+    if needs_twin(item) and item.session.stash[NO_TWIN]:
+        pytest.fail(item.session.stash[NO_TWIN])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# ---------------------------------------------------------------- which tests are run
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="the quick tier: leave the rest to make test-all")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Once `-m` has chosen: of what is left it draws the samples."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+    if config.option.quick:
+        items[:], left = parted(items)
+        config.hook.pytest_deselected(items=left)
+        config.stash[LEFT] = len(left)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist tells its controller, which collects nothing itself."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = session.config.stash.get(LEFT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT] = getattr(node, "workeroutput", {}).get("left", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.option.quick:
+        terminalreporter.section("the quick tier")
+        terminalreporter.line(f"{config.stash.get(LEFT, 0)} tests were left to make test-all.")

@@ -54,6 +54,7 @@ def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
 # ---------------------------------------------------------------- the command line
 
 
+@pytest.mark.slow
 def test_without_an_accelerator_the_bench_is_refused_with_one_line():
     ran = in_a_process("bench")
     assert ran.returncode == 2
@@ -63,6 +64,7 @@ def test_without_an_accelerator_the_bench_is_refused_with_one_line():
     ]
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -185,6 +187,7 @@ def test_memory_that_comes_and_goes_is_seen_by_the_thread():
     assert peak.nbytes - before > 0.9 * size
 
 
+@pytest.mark.twin
 def test_memory_beside_the_state_is_seen():
     """A way that copies everything once more, and keeps it until it is home."""
     kept = []
@@ -201,6 +204,7 @@ def test_memory_beside_the_state_is_seen():
         assert back.host > 1.9 * state.model.weight.nbytes
 
 
+@pytest.mark.twin
 def test_memory_on_the_device_counts_beyond_the_state_that_arrives(monkeypatch):
     befores, peaks = [100, 1100], [100 + 1000 + 30, 1100 + 7]  # of the move there, of the one back
     counts = SimpleNamespace(
@@ -345,6 +349,7 @@ def test_the_figures_in_the_docs_are_those_that_are_kept_beside_them(page):
     assert page.replaced(text, page.tables(kept)) == text
 
 
+@pytest.mark.slow
 def test_a_quick_run_is_not_written():
     command = [sys.executable, BENCHMARKS / "speed.py", "--quick", "--write"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -352,6 +357,7 @@ def test_a_quick_run_is_not_written():
     assert "leave out --write" in ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["small", "digests"])
 def test_a_part_runs_in_a_process_of_its_own_and_prints_json(name, page):
     command = [sys.executable, BENCHMARKS / "speed.py", "--device", "twin", "--quick", "--parts", name]

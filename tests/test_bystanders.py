@@ -15,7 +15,10 @@ from torchmove.internals.collector import everything_of
 from torchmove.moving import leftovers as _held
 from torchmove.testing import refresh
 
+pytestmark = pytest.mark.twin
 
+
+@pytest.mark.slow
 def test_tuples_that_other_threads_are_making_are_left_alone():
     """Python raises SystemError in the thread that makes a tuple while somebody else holds it."""
     errors: list[BaseException] = []
@@ -42,6 +45,7 @@ def test_tuples_that_other_threads_are_making_are_left_alone():
     assert errors == []
 
 
+@pytest.mark.slow
 def test_a_tuple_half_made_is_let_go_of_at_once():
     def numbers():
         for number in range(50):
@@ -130,6 +134,7 @@ class Owner:
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("looks", "expected", "said"),
     [

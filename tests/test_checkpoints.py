@@ -373,6 +373,7 @@ def test_so_is_one_beyond_four_gigabytes(tmp_path, monkeypatch):
             compared = record.offset + record.nbytes if record else 0
 
 
+@pytest.mark.slow
 def test_the_places_of_records_are_those_that_torch_computes(tmp_path):
     file = save(tmp_path / "a.pt", training())
     relocate(file, out=tmp_path / "b.pt")
@@ -554,6 +555,7 @@ for index in range(20):
 """
 
 
+@pytest.mark.slow
 def test_one_who_is_killed_leaves_the_result_whole_or_not_there(tmp_path):
     file = save(tmp_path / "a.pt", {str(n): torch.full((1 << 20,), float(n)) for n in range(8)})
     before = file.read_bytes()
@@ -590,6 +592,7 @@ print(peak_mib() - before)
 """
 
 
+@pytest.mark.slow
 def test_relocating_takes_the_memory_of_a_few_pieces(tmp_path):
     save(tmp_path / "small.pt", {"a": torch.ones(4)})
     save(tmp_path / "large.pt", {"a": torch.ones(1 << 26)})

@@ -90,6 +90,7 @@ READ = {
 }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", costly.PICKLES)
 def test_a_pickle_takes_work_in_proportion_to_its_size(tmp_path, nothing_fixed, kind):
     file = costly.of_pickle(kind, tmp_path / "a.pt", SIZE)
@@ -231,6 +232,7 @@ def test_what_is_honest_stays_far_from_the_limit_even_without_the_fixed_amount(t
     assert 0 < spent(save(tmp_path / "a.pt", make(count))) < most
 
 
+@pytest.mark.slow
 def test_a_header_of_100_000_tensors_stays_far_from_it_too(tmp_path):
     described = {f"layers.{index}.w": entry("F32", (2, 1), (8 * index, 8 * index + 8)) for index in range(100_000)}
     metadata = {"format": "pt", "tags": '{"a": [1, 2], "b": {"c": "d"}}' * 1000}

@@ -221,6 +221,7 @@ def test_the_version_is_that_of_the_library():
     assert run("--version").output == f"torchmove, version {tm.__version__}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", NO_TORCH, ids=" ".join)
 def test_what_needs_no_torch_does_not_import_it(arguments):
     code = textwrap.dedent("""
@@ -232,6 +233,7 @@ def test_what_needs_no_torch_does_not_import_it(arguments):
     assert in_a_process(*arguments, code=code).stdout.splitlines()[-1] == "imported []"
 
 
+@pytest.mark.slow
 def test_importing_the_library_imports_nothing_until_it_is_used():
     code = "import sys, torchmove; print('torch' in sys.modules); torchmove.move; print('rich' in sys.modules)"
     assert in_a_process(code=code).stdout.split() == ["False", "False"]
@@ -251,6 +253,7 @@ def test_completion_is_a_script_for_the_shell(shell):
     assert "_TORCHMOVE_COMPLETE" in ran.output
 
 
+@pytest.mark.slow
 def test_the_shell_completes_commands_and_devices(monkeypatch):
     monkeypatch.setenv("_TORCHMOVE_COMPLETE", "bash_complete")
     for words, count, expected in [
@@ -280,6 +283,7 @@ def test_without_a_terminal_there_are_no_colours(folder):
 # ---------------------------------------------------------------- how commands end
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -358,6 +362,7 @@ def test_a_refused_move_ends_a_command_with_its_reasons(monkeypatch):
     assert len(ran.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_command_with_a_word(folder):
     program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {MAIN}"
     command = [sys.executable, "-c", program, "survey", "program.py:slow"]
@@ -369,6 +374,7 @@ def test_ctrl_c_ends_a_command_with_a_word(folder):
     assert (child.returncode, stdout, stderr) == (output.INTERRUPTED, "", "interrupted\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_command_line_is_loaded_shows_no_traceback():
     code = textwrap.dedent("""
         import sys
@@ -398,6 +404,7 @@ def test_what_is_refused_is_json_too_if_that_was_asked_for(folder):
     assert "no_such" in json.loads(run("survey", "no_such:f", "--json").stdout)["refused"]
 
 
+@pytest.mark.slow
 def test_stdout_is_for_the_answer_alone_whoever_prints(folder):
     ran = in_a_process("rehearse", "program.py:told", "--json")
     assert ran.returncode == output.FINE, ran.stderr
@@ -407,6 +414,7 @@ def test_stdout_is_for_the_answer_alone_whoever_prints(folder):
     assert talked == {*places, "another program talks", "it talks to the descriptor"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full disk is at hand on Linux only")
 @pytest.mark.parametrize("command", ["survey program.py:pair", "devices", "--help"])
 def test_an_answer_that_cannot_be_written_is_an_error(command, folder):
@@ -418,6 +426,7 @@ def test_an_answer_that_cannot_be_written_is_an_error(command, folder):
     assert ran.stderr.splitlines()[-1].startswith("error: OSError: [Errno 28] No space left on device")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_what_the_terminal_cannot_show_is_replaced(encoding, folder, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", encoding)
@@ -426,6 +435,7 @@ def test_what_the_terminal_cannot_show_is_replaced(encoding, folder, monkeypatch
     assert "-----" in ran.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["survey program.py:pair", "devices", "--help"])
 def test_a_closed_stdout_is_no_error(command, folder):
     line = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(MAIN)} {command} >&-"
@@ -433,12 +443,14 @@ def test_a_closed_stdout_is_no_error(command, folder):
     assert (ran.returncode, ran.stderr.replace("it talks while it is loaded\n", "")) == (output.FINE, "")
 
 
+@pytest.mark.slow
 def test_with_stderr_closed_stdout_is_for_the_answer_still(folder):
     line = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(MAIN)} rehearse program.py:told --json 2>&-"
     ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
     assert json.loads(ran.stdout)["ok"]
 
 
+@pytest.mark.slow
 def test_a_page_lies_where_it_was_asked_for_wherever_the_program_goes(folder):
     ran = in_a_process("survey", "program.py:elsewhere", "--html", "page.html")
     assert ran.returncode == output.FINE, ran.stderr
@@ -446,6 +458,7 @@ def test_a_page_lies_where_it_was_asked_for_wherever_the_program_goes(folder):
     assert (folder / "page.html").exists()
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_whole_is_not_there(folder):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); "
     program = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
@@ -486,6 +499,7 @@ def test_a_page_never_replaces_what_the_command_reads(folder, saved, command, ov
     assert (read.read_bytes(), names(folder)) == (before, there)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["program:pair", "package.module:pair", "package:pair"])
 def test_nor_a_module_that_it_reads(folder, target):
     (folder / "package").mkdir()
@@ -565,6 +579,7 @@ def test_a_page_is_refused_the_places_that_a_relocated_file_is(folder, saved, ki
     assert (folder / "mine.html").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_page_is_refused_before_the_program_is_loaded(folder):
     (folder / "mine.html").write_text("mine")
     ran = in_a_process("survey", "program.py:pair", "--html", "mine.html")
@@ -609,6 +624,7 @@ def test_the_help_says_what_a_page_replaces(command):
     assert "--overwrite Let the page of --html replace any regular file." in said
 
 
+@pytest.mark.slow
 def test_nobody_listens_any_more(folder):
     reading, writing = os.pipe()
     os.close(reading)
@@ -770,6 +786,7 @@ def test_devices_says_what_there_is(twin):
     assert "twin:1" in run("devices").stdout
 
 
+@pytest.mark.slow
 def test_without_an_accelerator_devices_says_so():
     ran = in_a_process("devices")
     assert ran.returncode == output.FINE
@@ -786,6 +803,7 @@ def test_ctrl_c_ends_the_demo(monkeypatch):
     assert ran.stderr == "interrupted\n"
 
 
+@pytest.mark.slow
 def test_the_demo_tells_its_story_and_leaves_nothing(folder):
     before = sorted(folder.iterdir())
     ran = in_a_process("demo")

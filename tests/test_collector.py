@@ -14,11 +14,10 @@ from torchmove.testing import refresh
 
 
 @pytest.fixture(autouse=True)
-def _collecting(monkeypatch, _collected_between_tests):
+def _collecting(monkeypatch, unfrozen, _collected_between_tests):
     monkeypatch.setattr(_collector, "_SHARE", 100)
     gc.set_threshold(700, 10, 10)
     yield
-    gc.unfreeze()
     gc.enable()
 
 
@@ -45,6 +44,7 @@ class Cycle:
         self.me = self
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2000], ids=["small", "large"])
 @pytest.mark.parametrize("frozen", [0, 375])
 def test_garbage_is_collected_however_often_a_state_moves(monkeypatch, size, frozen):

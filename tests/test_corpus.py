@@ -80,6 +80,7 @@ def is_plain_on_the_cpu(path: Path) -> bool:
     return not any(kind == "error" for _, kind in marks_in(path))
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize(
     "path", [*CLEAN, *DECOYS, *filter(is_plain_on_the_cpu, PLANTED)], ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
@@ -106,6 +107,7 @@ def test_a_program_that_is_right_raises_no_alarm(path):
     assert found_in(path) == set()
 
 
+@pytest.mark.slow
 def test_the_corpus_is_large_enough_and_has_every_kind(capsys):
     found, missed = Counter(), Counter()
     for path in PLANTED:

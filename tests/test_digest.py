@@ -72,6 +72,7 @@ def odd_windows(device: str) -> list[Tensor]:
     ]
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("device", ["twin:0", pytest.param("cuda:0", marks=pytest.mark.cuda)])
 def test_digests_are_the_same_on_every_device(device):
     assert digest_of(*odd_windows("cpu")) == digest_of(*odd_windows(device))

@@ -36,6 +36,7 @@ def run(ranks: int, *cases: str, seconds: float = 60, status: int | None = 0, **
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_what_was_moved_in_mid_training_trains_on_as_if_it_had_not(ranks):
     cases = ["fsdp", "tensors_in_parallel", "ddp"]
@@ -43,12 +44,14 @@ def test_what_was_moved_in_mid_training_trains_on_as_if_it_had_not(ranks):
     assert all(f"done: {case}" in said for case in cases)
 
 
+@pytest.mark.slow
 def test_fsdp_at_all_moments_and_in_all_modes():
     cases = ["fsdp_in_mixed_precision", "fsdp_at_other_moments", "fsdp_offloaded_is_refused"]
     said = run(2, *cases)
     assert all(f"done: {case}" in said for case in cases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_what_goes_wrong_on_one_rank_goes_wrong_on_none_else(ranks):
     cases = ["a_fault_at_any_stage", "a_refusal_on_one_rank", "an_interrupt_on_one_rank", "different_calls"]
@@ -58,10 +61,12 @@ def test_what_goes_wrong_on_one_rank_goes_wrong_on_none_else(ranks):
     assert "different calls were refused after" in said
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_calls():
     assert "a missing rank was told after" in run(2, "a_rank_that_never_calls", seconds=5)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed():
     said = run(2, "a_rank_that_dies", seconds=20, status=None)  # torchrun tells of the one that was killed
     assert "a rank that was killed was told after" in said
@@ -73,6 +78,7 @@ def test_shards_on_a_gpu(ranks, backend):
     assert "done: fsdp_on_a_gpu" in run(ranks, "fsdp_on_a_gpu", DEVICE="cuda", BACKEND=backend)
 
 
+@pytest.mark.twin
 def test_a_world_of_one_is_as_without():
     distributed.init_process_group("gloo", init_method="tcp://localhost:0", rank=0, world_size=1)
     try:
@@ -83,6 +89,7 @@ def test_a_world_of_one_is_as_without():
         distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_the_agreement_costs_the_same_however_many_tensors_there_are():
     command = [sys.executable, "benchmarks/planning.py", "--ranks", "16", "--tensors", "100", "1000", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROGRAM.parents[2])

@@ -37,6 +37,7 @@ NOT_RUN = {
 }
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+PLAYED = [pytest.param(name, marks=[] if name == "README.md" else [pytest.mark.slow]) for name in NAMES]
 
 
 @pytest.fixture
@@ -47,13 +48,15 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
     tm.release()
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("device", ["twin", pytest.param("cuda", marks=pytest.mark.cuda)], indirect=True)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PLAYED)
 def test_what_a_page_shows_runs_and_prints_what_it_says(name, device, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Player(ROOT / name, tmp_path, device, NOT_RUN).play()
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize(
     "page",
     [

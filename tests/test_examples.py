@@ -28,6 +28,7 @@ def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAYS, "second_device", "cluster"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", SAYS)
 def test_the_example_tells_its_story(example):
     ran = subprocess.run([sys.executable, EXAMPLES / f"{example}.py"], capture_output=True, text=True, check=False)
@@ -35,6 +36,7 @@ def test_the_example_tells_its_story(example):
     assert all(words in ran.stdout for words in SAYS[example]), ran.stdout
 
 
+@pytest.mark.slow
 def test_no_step_of_an_example_waits_on_the_lazy_device_for_the_next():
     """Steps that wait are compiled as one program, which takes minutes."""
     program = """

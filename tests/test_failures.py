@@ -21,6 +21,8 @@ from torchmove.planning import planner as _plan
 from torchmove.surveying.survey import survey_objects
 from torchmove.testing import refresh
 
+pytestmark = pytest.mark.twin
+
 
 def codes(error: pytest.ExceptionInfo[tm.MoveRefused]) -> set[str]:
     return {refusal.code for refusal in error.value.refusals}

@@ -36,6 +36,8 @@ from torchmove.surveying.inventory import Inventory
 from torchmove.testing import refresh
 from torchmove.verifying.verdict import Finding, Verdict
 
+pytestmark = pytest.mark.twin
+
 TO_TWIN = Route("cpu-twin", "cpu", "twin:0")
 FROM_TWIN = Route("twin-cpu", "twin:0", "cpu")
 BETWEEN_TWINS = Route("twin-twin", "twin:0", "twin:1")
@@ -217,6 +219,7 @@ def allocations_of_a_move(route: Route) -> int:
     return torch.twin.allocations() - before
 
 
+@pytest.mark.sampled(1)
 @on_routes(TO_TWIN, BETWEEN_TWINS)
 def test_a_fault_at_any_allocation_changes_nothing(route, twin, mover):
     state = started(hostile(), route)
@@ -230,6 +233,7 @@ def test_a_fault_at_any_allocation_changes_nothing(route, twin, mover):
     assert failed == allocations_of_a_move(route) > 200
 
 
+@pytest.mark.slow
 @on_routes(TO_TWIN, FROM_TWIN, BETWEEN_TWINS)
 def test_a_fault_at_any_copy_changes_nothing(route, twin, mover):
     state = started(hostile(), route)
@@ -242,6 +246,7 @@ def test_a_fault_at_any_copy_changes_nothing(route, twin, mover):
     assert ordeal(state, route, mover, attempt, failed_for(RuntimeError)) > 200
 
 
+@pytest.mark.slow
 @on_routes(FROM_TWIN, FRESH, *ON_CUDA)
 def test_a_fault_at_any_block_changes_nothing(route, mover):
     state = started(hostile(), route)
@@ -254,6 +259,7 @@ def test_a_fault_at_any_block_changes_nothing(route, mover):
     assert failed == len(mover.made) > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("special", [False, True], ids=["plain", "special"])
 @on_routes(TO_TWIN, BETWEEN_TWINS)
 def test_a_fault_at_any_allocation_of_the_proof_changes_nothing(route, special, twin, mover):
@@ -306,6 +312,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(route, *place, late, marks=marks, id=f"{route}-{'after' if late else 'before'} {step}")
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("route", "owner", "name", "late"), list(cases()))
 def test_a_fault_at_any_step_changes_nothing(route, owner, name, late, mover, monkeypatch):
     state, untouched = started(hostile(()), route), started(hostile(()), route)

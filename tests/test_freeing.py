@@ -116,6 +116,7 @@ AT_ONCE = "refresh(state)"
 AT_EXIT = "atexit.register(refresh, state)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [AT_ONCE, AT_EXIT])
 def test_a_program_may_end_right_after_a_move(last):
     program = """

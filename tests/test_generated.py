@@ -25,6 +25,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import torchmove as tm
 
+pytestmark = pytest.mark.twin
+
 EXAMPLES = 60
 generated = settings(
     max_examples=EXAMPLES,

@@ -73,6 +73,7 @@ def try_out(installed: Path, folder: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @needs_pip
 def test_the_readmes_line_installs_the_package_and_the_command(clone, tmp_path):
     assert INSTALL in shown("README.md")
@@ -81,6 +82,7 @@ def test_the_readmes_line_installs_the_package_and_the_command(clone, tmp_path):
     try_out(tmp_path / "there", tmp_path)
 
 
+@pytest.mark.slow
 @needs_pip
 def test_the_wheel_of_the_page_about_ci_is_one_that_any_python_3_takes(clone, tmp_path):
     page = shown("docs/rehearsing-in-ci.md")

@@ -31,6 +31,8 @@ from torchmove.moving import apply as _repointing
 from torchmove.moving import leftovers as _held
 from torchmove.moving import movers
 
+pytestmark = pytest.mark.twin
+
 TO_TWIN = Route("cpu-twin", "cpu", "twin:0")
 FROM_TWIN = Route("twin-cpu", "twin:0", "cpu")
 # Fresh storages on the CPU take the way that CUDA takes: `tensor.data =`.
@@ -50,7 +52,7 @@ def press_ctrl_c() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _ctrl_c() -> Iterator[None]:
+def _ctrl_c(unfrozen: None) -> Iterator[None]:
     """Ctrl-C does what it does in a program: whoever runs the tests may have something else in mind for it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     alarm = signal.getsignal(signal.SIGALRM)
@@ -192,6 +194,7 @@ def is_whole(state: Hostile, before: Snapshot, expected: Arrival, used: int) -> 
     return False
 
 
+@pytest.mark.slow
 @on_every_route
 def test_ctrl_c_at_a_random_moment_leaves_the_state_whole(route, unraisable_is_dropped):
     state, untouched = started(hostile(), route), started(hostile(), route)
@@ -275,6 +278,7 @@ def interrupt_at_every_line(*files: str) -> Iterator[Line]:
         tm.move(model, to="cpu")
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_line_leaves_the_state_whole(unraisable_is_dropped):
     lines = interrupt_at_every_line(
         *("apply.py", "leftovers.py", "interrupts.py", "chain.py", "switch.py", "undo.py"),
@@ -288,16 +292,19 @@ def test_ctrl_c_at_any_line_leaves_the_state_whole(unraisable_is_dropped):
     assert ends["cpu"] > ends["twin:0"] > 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_line_leaves_torch_and_python_as_they_were(unraisable_is_dropped):
-    lines = list(interrupt_at_every_line("_collector.py", "_switch.py", "modes.py"))
+    lines = list(interrupt_at_every_line("collector.py", "switch.py", "modes.py"))
     assert [line.place for line in lines if line.after != line.before] == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_never_lost(unraisable_is_dropped):
     lines = interrupt_at_every_line("apply.py", "leftovers.py", "rebinding.py", "storages.py")
     assert [line.place for line in lines if not line.interrupted] == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_line_raises_nothing_else(monkeypatch):
     raised: list[type] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: raised.append(unraisable.exc_type))
@@ -335,6 +342,7 @@ def press_at(stage: str, patch: pytest.MonkeyPatch, *, times: int = 1) -> None:
     patch.setattr(owner, name, pressed)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("stage", STAGES)
 @on_every_route

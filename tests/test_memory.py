@@ -12,6 +12,8 @@ import torchmove as tm
 from torchmove import chain
 from torchmove.testing import refresh
 
+pytestmark = pytest.mark.twin
+
 # ---------------------------------------------------------------- bytes
 
 

@@ -26,6 +26,8 @@ from torchmove.moving import movers
 from torchmove.moving.movers.plain import Plain
 from torchmove.testing import refresh
 
+pytestmark = pytest.mark.twin
+
 
 def refusals(call: Callable[[], Any]) -> list[tuple[str, str]]:
     with pytest.raises(tm.MoveRefused) as error:
@@ -620,6 +622,7 @@ except tm.MoveRefused as error:
 """
 
 
+@pytest.mark.slow
 def test_a_device_without_storages_is_served_too():
     """In a process of its own: torch's lazy device and the twin device cannot be told apart within one."""
     ran = subprocess.run([sys.executable, "-c", NO_STORAGE], capture_output=True, text=True, check=False)

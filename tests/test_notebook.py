@@ -10,6 +10,8 @@ import pytest
 nbformat = pytest.importorskip("nbformat", reason="needs ipykernel and nbclient, which the tests' packages have")
 nbclient = pytest.importorskip("nbclient", reason="needs ipykernel and nbclient, which the tests' packages have")
 
+pytestmark = pytest.mark.slow
+
 SETUP = """
 import os
 import sys

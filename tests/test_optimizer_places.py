@@ -17,7 +17,7 @@ from torch_own import OPTIMIZERS, flag_sets, optimizer_cases
 import torchmove as tm
 from torchmove.planning import learning
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch has much to say about its own samples
+pytestmark = [pytest.mark.twin, pytest.mark.filterwarnings("ignore")]  # torch has much to say about its own samples
 
 ROWS = [
     pytest.param(info, flags, id="-".join([info.name, *(flag if on else f"no_{flag}" for flag, on in flags.items())]))
@@ -33,6 +33,7 @@ def placement(optimizer: Optimizer, to: Any) -> dict[str, str]:
     return {str(slot.path): place.type for slot, place in zip(slots, plan.placement, strict=True)}
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("info", "flags"), ROWS)
 def test_learned_is_as_the_table_says_and_as_a_native_start(info, flags):
     home = torch.device("twin:0")

@@ -15,6 +15,8 @@ import torchmove as tm
 from torchmove import chain
 from torchmove.moving import apply as _apply
 
+pytestmark = pytest.mark.twin
+
 
 class Head(nn.Module):
     anchors = torch.empty(0)  # on the class, until `_apply` of the model above sets one on the head

@@ -27,6 +27,8 @@ from torchmove.chain import plan_for
 from torchmove.formatting import counted, listed, readable_bytes, readable_seconds
 from torchmove.reporting import report
 
+pytestmark = pytest.mark.twin
+
 HOSTILE = "</script><script>hurt = 1</script><img src=x onerror='hurt = 1'>\"><b>&amp;<!--"
 ALONE = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 
@@ -353,6 +355,7 @@ def test_a_notebook_shows_the_same_page_in_a_frame_of_its_own():
     assert (tag, attrs["sandbox"], attrs["srcdoc"]) == ("iframe", "allow-scripts", inventory.to_html())
 
 
+@pytest.mark.slow
 def test_importing_torchmove_reads_no_file_of_the_page():
     program = "import torchmove; from torchmove.reporting import html; print(html._file.cache_info().currsize)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import io
 import itertools
 import os
@@ -24,8 +25,9 @@ from torchmove.moving import apply as _apply
 from torchmove.moving.movers.ring import CannotLock
 from torchmove.parking import arena, fingerprints, lanes
 from torchmove.parking.host_copies import host_copies
-from torchmove.parking.park import park as resting
 from torchmove.reporting import report
+
+pytestmark = pytest.mark.twin
 
 DEVICES = ["twin:0", pytest.param("cuda:0", marks=pytest.mark.cuda)]
 WORKS = {
@@ -569,8 +571,9 @@ def test_a_budget_of_host_memory_is_kept(device):
 def test_the_host_has_to_have_room_too_unless_it_is_kept(device, monkeypatch):
     kept, other = (nn.Linear(64, 64).to(device) for _ in range(2))
     tm.park(kept).wake()
-    real = resting.free_memory
-    monkeypatch.setattr(resting, "free_memory", lambda each: 1000 if each.type == "cpu" else real(each))
+    parking = importlib.import_module("torchmove.parking.park")  # the function `park` hides it
+    real = parking.free_memory
+    monkeypatch.setattr(parking, "free_memory", lambda each: 1000 if each.type == "cpu" else real(each))
     with pytest.raises(tm.MoveRefused, match="R042"):
         tm.park(other)
     with tm.parked(kept):

@@ -42,6 +42,7 @@ def test_a_log_a_short_move_and_one_who_wants_none_see_nothing():
     assert shown(terminal=True, after=60.0) == ""
 
 
+@pytest.mark.twin
 def test_a_move_tells_the_bar_of_every_byte(monkeypatch):
     told: list[int] = []
     monkeypatch.setattr(_move, "ProgressBar", lambda total, words, *, wanted: Recorded(told, words, wanted))

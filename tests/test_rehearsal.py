@@ -472,6 +472,7 @@ def test_the_peak_counts_what_cudnn_keeps(data):
     assert tm.rehearse(go, model, torch.ones(100, 16, 32), data=data).peak_bytes > (1 + 5 + 6) * output
 
 
+@pytest.mark.slow
 def test_a_model_of_70_billion_parameters():
     """In a process of its own, so that its memory is that of the rehearsal."""
     command = [sys.executable, Path(__file__).parents[1] / "benchmarks" / "rehearsal.py", "--json"]

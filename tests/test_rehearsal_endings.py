@@ -64,6 +64,7 @@ def test_only_a_step_that_ran_to_its_end_without_a_failure_is_true():
             assert_movable(step, net(), X, data=data)
 
 
+@pytest.mark.twin
 def test_a_plan_and_a_verdict_are_true_if_they_are_ok():
     model = net()
     assert tm.plan(model, to="cpu")

@@ -60,6 +60,7 @@ print(before[0]["ones"].tolist(), before[1].tolist())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cache", ["functools.lru_cache", "functools.lru_cache(2)", "functools.lru_cache(None)", "functools.cache"]
 )
@@ -260,6 +261,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interrupt", ["raise KeyboardInterrupt", "signal.raise_signal(signal.SIGINT)"])
 def test_ctrl_c_during_the_imports_is_a_keyboard_interrupt(interrupt):
     again = "print(tm.rehearse(step, model, torch.ones(2, 4)).ok)\n" if "SIGINT" in interrupt else ""

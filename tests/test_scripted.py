@@ -260,6 +260,7 @@ BAKED = {
 }
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("name", BAKED)
 def test_what_is_baked_in_is_refused_and_named(name):
     make, said = BAKED[name]
@@ -273,6 +274,7 @@ def test_what_is_baked_in_is_refused_and_named(name):
     assert beside.weight.device.type == "twin"
 
 
+@pytest.mark.twin
 def test_what_is_baked_in_is_told_of_the_module_that_has_it():
     model = torch.jit.script(nn.Sequential(nn.Linear(3, 3), InAFunction()))
     (refusal,) = tm.plan(model, to="twin:0").refusals

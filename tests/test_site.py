@@ -40,6 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return into
 
 
+@pytest.mark.slow
 @needs_mkdocs
 def test_every_page_is_built_and_can_be_reached_from_the_first(site):
     start = (site / "index.html").read_text()
@@ -49,6 +50,7 @@ def test_every_page_is_built_and_can_be_reached_from_the_first(site):
         assert f'href="{html}"' in start
 
 
+@pytest.mark.slow
 @needs_mkdocs
 def test_no_page_fetches_anything_from_elsewhere(site):
     for page in site.glob("*.html"):
@@ -56,6 +58,7 @@ def test_no_page_fetches_anything_from_elsewhere(site):
             assert not re.search(r'(?:src|href)="(?:https?:)?//', tag), f"{page.name}: {tag}"
 
 
+@pytest.mark.slow
 @needs_mkdocs
 def test_the_reference_has_every_public_name_with_what_it_takes(site):
     html = (site / "api.html").read_text()
@@ -64,6 +67,7 @@ def test_the_reference_has_every_public_name_with_what_it_takes(site):
     assert "as for <code>tm.move</code>" in html  # its docstrings were read
 
 
+@pytest.mark.slow
 @needs_mkdocs
 @pytest.mark.parametrize(
     ("page", "words"),

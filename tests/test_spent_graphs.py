@@ -16,6 +16,8 @@ from zoo import numbers
 
 import torchmove as tm
 
+pytestmark = pytest.mark.twin
+
 
 class Model(nn.Module):
     """Ends in sums, which save nothing: backward frees only what is deeper."""

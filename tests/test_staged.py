@@ -96,6 +96,7 @@ def test_bundles_of_larger_tensors_too(dtype):
         assert (copy.stride(), copy.untyped_storage().nbytes()) == (source.stride(), source.nbytes)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts the threads of the process as Linux does")
 def test_a_worker_takes_no_threads_of_its_own():
     ended = subprocess.run(
@@ -301,6 +302,7 @@ def large_state() -> dict[str, Tensor]:
     return {str(index): torch.randn(8 * MIB) for index in range(4)}
 
 
+@pytest.mark.twin
 def test_without_cuda_the_plain_mover_is_taken_and_the_receipt_says_why():
     state = small_state()
     receipt = tm.move(state, to="twin:0")
@@ -312,6 +314,7 @@ def test_without_cuda_the_plain_mover_is_taken_and_the_receipt_says_why():
     assert state["tensor"].device == torch.device("twin:0")
 
 
+@pytest.mark.twin
 def test_there_is_no_such_mover():
     with pytest.raises(tm.MoveRefused, match=r"unknown mover 'quick'; the movers are auto, plain, staged"):
         tm.move(small_state(), to="twin:0", mover="quick")

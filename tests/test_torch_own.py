@@ -27,7 +27,7 @@ from torch_own import (
 
 import torchmove as tm
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch has much to say about its own samples
+pytestmark = [pytest.mark.twin, pytest.mark.filterwarnings("ignore")]  # torch has much to say about its own samples
 
 # cuBLAS reads this when it is first used; without it, it does not promise the same bits twice.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
@@ -133,6 +133,7 @@ def assert_unchanged_by_travel(case: Case, places: Places) -> None:
     assert_goes_on_like(case, training, stayed, home)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("info", "training", "places"), MODULE_ROWS, indirect=["places"])
 def test_a_moved_module_trains_on_as_if_it_had_started_there(info, training, places):
     cases = list(module_cases(info, training))
@@ -141,6 +142,7 @@ def test_a_moved_module_trains_on_as_if_it_had_started_there(info, training, pla
         assert_at_home_everywhere(case, places)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("info", "training", "places"), LAZY_ROWS, indirect=["places"])
 def test_a_lazy_module_moved_before_its_first_forward_wakes_up_there(info, training, places):
     for case, place in itertools.product(module_cases(info, training), places):
@@ -153,6 +155,7 @@ def test_a_lazy_module_moved_before_its_first_forward_wakes_up_there(info, train
         assert {parameter.device for parameter in awake} == {place}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("info", "flags", "places"), OPTIMIZER_ROWS, indirect=["places"])
 def test_a_moved_optimizer_goes_on_as_if_it_had_started_there(info, flags, places):
     cases = list(optimizer_cases(info, flags))
@@ -161,6 +164,7 @@ def test_a_moved_optimizer_goes_on_as_if_it_had_started_there(info, flags, place
         assert_at_home_everywhere(case, places)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("info", "flags", "places"), OPTIMIZER_ROWS, indirect=["places"])
 def test_an_optimizer_that_came_back_goes_on_as_if_it_had_never_left(info, flags, places):
     for case in optimizer_cases(info, flags):

@@ -34,6 +34,8 @@ from torchmove import chain
 from torchmove.moving import apply as _apply
 from torchmove.moving import apply as _repointing
 
+pytestmark = pytest.mark.twin
+
 PACKAGE = str(Path(tm.__file__).parent)
 FRESH, TWIN = Route("fresh", "cpu", "cpu"), Route("twin", "cpu", "twin:0")
 BACK = Route("twin-cpu", "twin:0", "cpu")
@@ -454,7 +456,7 @@ def main() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _handling(twin: Any) -> Iterator[None]:
+def _handling(twin: Any, unfrozen: None) -> Iterator[None]:
     with handling():
         yield
 
@@ -462,6 +464,7 @@ def _handling(twin: Any) -> Iterator[None]:
 routes = pytest.mark.parametrize("route", [FRESH, TWIN], ids=repr)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("second", SECOND)
 @pytest.mark.parametrize(("make", "stage"), [(trained, "setting gradients"), (shells, "rebuilding a shell")])
 @routes
@@ -473,6 +476,7 @@ def test_whatever_is_raised_within_a_roll_back_the_state_is_whole(route, make, s
     assert sweep.outcomes["whole"] > 30
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("stage", STAGES)
 @routes
@@ -484,6 +488,7 @@ def test_a_second_fault_after_one_at_any_stage_leaves_the_state_whole(route, sta
         assert sweep.outcomes.keys() <= {"whole"}
 
 
+@pytest.mark.slow
 @routes
 def test_a_signal_at_any_line_of_the_commit_leaves_the_state_whole(route):
     sweep = Sweep(shells, route)
@@ -493,6 +498,7 @@ def test_a_signal_at_any_line_of_the_commit_leaves_the_state_whole(route):
     assert sweep.outcomes["moved"] > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", ["raised", "SIGTERM"])
 @routes
 def test_a_fault_at_any_line_of_copying_leaves_the_state_whole(route, second):
@@ -502,6 +508,7 @@ def test_a_fault_at_any_line_of_copying_leaves_the_state_whole(route, second):
     assert sweep.outcomes["whole"] > 20
 
 
+@pytest.mark.slow
 @routes
 def test_what_cannot_be_undone_is_said_whatever_else_is_raised(route, monkeypatch):
     """A step back that fails each time, and a fault at each line: the error says what it was."""

@@ -10,7 +10,7 @@ from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
 from torch.utils._pytree import tree_leaves, tree_map
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.twin, pytest.mark.filterwarnings("ignore")]
 
 
 # --- modules ---------------------------------------------------------------------------------------------------------
@@ -44,6 +44,7 @@ def outcome(info, sample, training, device, dtype):
     return [t.detach().cpu() for t in (*floats, *gradients)]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
 def test_module(info):
     dtype = torch.float32 if torch.float32 in info.dtypes else info.dtypes[0]
@@ -94,6 +95,7 @@ def steps(info, options):
         assert not parameter.equal(old)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("info", optim_db, ids=lambda info: info.optim_cls.__name__)
 def test_optimizer(info):
     # Asked for CUDA, torch lists what it lists for the CPU, and what only accelerators take.

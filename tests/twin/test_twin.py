@@ -12,6 +12,8 @@ from torch import nn
 
 from . import install
 
+pytestmark = pytest.mark.twin
+
 DEVICES = ("twin:0", "twin:1")
 
 
