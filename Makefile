@@ -39,7 +39,7 @@ test-all: $(READY)
 # The pages in a real browser: needs Chromium, as `chromium` on PATH or named in CHROMIUM.
 test-browser: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[browser]'
-	$(BIN)/python -m pytest tests/test_page.py
+	$(BIN)/python -m pytest tests/reporting/test_page.py
 
 # The objects of the libraries that people use, in an environment of its own. Nothing is downloaded but packages.
 test-ecosystem: $(ECOSYSTEM_READY)

@@ -54,6 +54,15 @@ def _collected_between_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _what_was_there_is_frozen(request: pytest.FixtureRequest) -> None:
+    """In the quick tier. Moves look through all objects there are: those of torch, of pytest and of the test files are
+    many times those of a test. Python shows nobody what is frozen."""
+    if request.config.option.quick:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture
 def unfrozen(request: pytest.FixtureRequest) -> Iterator[None]:
     """As in a program that freezes nothing."""
@@ -97,15 +106,8 @@ def needs_twin(item: pytest.Item) -> bool:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """One test that needs the twin is enough: torch counts its devices when the first backward runs, and not again."""
-    if session.config.option.collectonly:
-        return
-    if any(map(needs_twin, session.items)):
+    if any(map(needs_twin, session.items)) and not session.config.option.collectonly:
         session.stash[NO_TWIN] = _registered()
-    if session.config.option.quick:
-        # Moves look through all objects there are. Those of torch, pytest and the test files are many times those of
-        # a test. Python shows nobody what is frozen.
-        gc.collect()
-        gc.freeze()
 
 
 def _registered() -> str:

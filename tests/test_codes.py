@@ -90,6 +90,7 @@ def test_a_device_in_a_tuple_is_noted():
 
 def test_what_does_not_fit_into_the_budget_of_host_memory_is_noted():
     model = nn.Linear(4, 4).to("twin:0")
+    tm.release()  # the host memory that other tests have parked in
     parked = tm.park(model, host_bytes=0)
     assert codes(parked.notes) == ["N050"]
     parked.wake()

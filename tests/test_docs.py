@@ -28,7 +28,7 @@ NOT_RUN = {
     '.venv-ecosystem/bin/python benchmarks/zoo.py --only "transformers gpt*" --json': "as above",
     "make bench": "it needs a GPU, and minutes",
     "torchmove bench": "it measures for a minute; test_bench.py runs it on a small state",
-    "torchmove demo": "test_cli.py runs it",
+    "torchmove demo": "tests/cli/test_commands.py runs it",
     "torchmove devices": "as above: each machine has its own",
     "pip install .": "test_install.py does, into a folder of its own",
     "pip wheel --no-deps --wheel-dir wheels .": "as above",
@@ -116,7 +116,7 @@ def anchors_of(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_test_that_a_page_names_is_there(name):
-    for file, test in re.findall(r"`(tests/\w+\.py)::(\w+)`", (ROOT / name).read_text()):
+    for file, test in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / name).read_text()):
         tree = ast.parse((ROOT / file).read_text())
         assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test
 

@@ -720,7 +720,7 @@ def test_the_remedy_for_a_wrapped_model_can_be_pasted(process_group):
 
 
 def test_shards_do_not_go_to_an_accelerator_without_their_mesh(process_group):
-    """On many ranks: tests/test_distributed.py."""
+    """On many ranks: tests/ranks/test_distributed.py."""
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
     model = torch.distributed.fsdp.fully_shard(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -739,7 +739,7 @@ def test_shards_do_not_go_to_an_accelerator_without_their_mesh(process_group):
 
 
 def test_fsdp_shards_move_unless_fsdp_moves_them_itself(process_group):
-    """On many ranks: tests/test_distributed.py."""
+    """On many ranks: tests/ranks/test_distributed.py."""
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
     model, offloaded = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
     torch.distributed.fsdp.fully_shard(model[0], mesh=mesh)

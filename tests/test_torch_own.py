@@ -133,7 +133,7 @@ def assert_unchanged_by_travel(case: Case, places: Places) -> None:
     assert_goes_on_like(case, training, stayed, home)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("info", "training", "places"), MODULE_ROWS, indirect=["places"])
 def test_a_moved_module_trains_on_as_if_it_had_started_there(info, training, places):
     cases = list(module_cases(info, training))
@@ -155,7 +155,7 @@ def test_a_lazy_module_moved_before_its_first_forward_wakes_up_there(info, train
         assert {parameter.device for parameter in awake} == {place}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("info", "flags", "places"), OPTIMIZER_ROWS, indirect=["places"])
 def test_a_moved_optimizer_goes_on_as_if_it_had_started_there(info, flags, places):
     cases = list(optimizer_cases(info, flags))
@@ -164,7 +164,7 @@ def test_a_moved_optimizer_goes_on_as_if_it_had_started_there(info, flags, place
         assert_at_home_everywhere(case, places)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("info", "flags", "places"), OPTIMIZER_ROWS, indirect=["places"])
 def test_an_optimizer_that_came_back_goes_on_as_if_it_had_never_left(info, flags, places):
     for case in optimizer_cases(info, flags):

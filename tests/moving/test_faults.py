@@ -312,7 +312,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(route, *place, late, marks=marks, id=f"{route}-{'after' if late else 'before'} {step}")
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(("route", "owner", "name", "late"), list(cases()))
 def test_a_fault_at_any_step_changes_nothing(route, owner, name, late, mover, monkeypatch):
     state, untouched = started(hostile(()), route), started(hostile(()), route)

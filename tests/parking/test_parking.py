@@ -589,6 +589,7 @@ def in_use(device: torch.device) -> int:
     return module.memory_allocated(device) if device.type == "cuda" else module.bytes_in_use()
 
 
+@pytest.mark.slow
 def test_a_thousand_cycles_take_no_more_memory_than_one(device):
     model, optimizer = trained(device)
     tm.park(model, optimizer).wake()

@@ -1,7 +1,7 @@
 """Two things go wrong at once: a commit fails, and at any line of its roll-back something else is raised. The state is
 what it was all the same, or the error says what is not; and nothing stays switched.
 
-`python tests/test_two_faults.py` tries all lines of all states, and counts.
+`PYTHONPATH=tests python tests/moving/test_two_faults.py` tries all lines of all states, and counts.
 """
 
 from __future__ import annotations
@@ -427,7 +427,7 @@ OFTEN = {"setting gradients", "proving"}  # where all kinds of second faults are
 
 
 def main() -> None:
-    """All lines, or those of one state: `python tests/test_two_faults.py trained`."""
+    """All lines, or those of one state: `trained`, for example, given as an argument."""
     from twin import install
 
     install()
@@ -464,7 +464,7 @@ def _handling(twin: Any, unfrozen: None) -> Iterator[None]:
 routes = pytest.mark.parametrize("route", [FRESH, TWIN], ids=repr)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("second", SECOND)
 @pytest.mark.parametrize(("make", "stage"), [(trained, "setting gradients"), (shells, "rebuilding a shell")])
 @routes
@@ -476,7 +476,7 @@ def test_whatever_is_raised_within_a_roll_back_the_state_is_whole(route, make, s
     assert sweep.outcomes["whole"] > 30
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("stage", STAGES)
 @routes

@@ -17,7 +17,7 @@ from torch import distributed, nn
 
 import torchmove as tm
 
-PROGRAM = Path(__file__).parent / "ranks" / "program.py"
+PROGRAM = Path(__file__).parent / "program.py"
 
 
 def run(ranks: int, *cases: str, seconds: float = 60, status: int | None = 0, **settings: str) -> str:

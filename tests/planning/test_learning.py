@@ -33,7 +33,7 @@ def placement(optimizer: Optimizer, to: Any) -> dict[str, str]:
     return {str(slot.path): place.type for slot, place in zip(slots, plan.placement, strict=True)}
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("info", "flags"), ROWS)
 def test_learned_is_as_the_table_says_and_as_a_native_start(info, flags):
     home = torch.device("twin:0")

@@ -30,14 +30,14 @@ def step(module, args, kwargs):
         sum(output.abs().sum() for output in outputs).backward()
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("info", MODULES, ids=lambda info: info.name)
 def test_modules(info, training):
     rehearse_samples(info, training=training, data="shapes")
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("info", MODULES, ids=lambda info: info.name)
 def test_modules_when_nothing_is_known_but_shapes(info, monkeypatch):
     for module in (behind, stage):
@@ -83,7 +83,7 @@ def cases():
                 yield pytest.param(info, {**sample.kwargs, **flag}, id=name)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("info", "options"), list(cases()))
 def test_optimizers(info, options):
     options = {key: value.clone() if isinstance(value, Tensor) else value for key, value in options.items()}

@@ -342,7 +342,7 @@ def press_at(stage: str, patch: pytest.MonkeyPatch, *, times: int = 1) -> None:
     patch.setattr(owner, name, pressed)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("stage", STAGES)
 @on_every_route

@@ -475,7 +475,7 @@ def test_the_peak_counts_what_cudnn_keeps(data):
 @pytest.mark.slow
 def test_a_model_of_70_billion_parameters():
     """In a process of its own, so that its memory is that of the rehearsal."""
-    command = [sys.executable, Path(__file__).parents[1] / "benchmarks" / "rehearsal.py", "--json"]
+    command = [sys.executable, Path(__file__).parents[2] / "benchmarks" / "rehearsal.py", "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     facts = json.loads(ran.stdout)
     assert facts["ok"]
