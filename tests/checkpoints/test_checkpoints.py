@@ -77,7 +77,7 @@ def test_contents_print_in_a_terminal_and_a_notebook_and_turn_into_json(tmp_path
 
 def test_a_slice_carries_its_whole_storage(tmp_path):
     contents = inspect(save(tmp_path / "a.pt", {"slice": torch.zeros(100)[10:20], "column": torch.zeros(10, 10)[:, 3]}))
-    assert [(kept.nbytes, kept.shown_bytes) for kept in contents.storages] == [(400, 40), (400, 40)]
+    assert [(kept.nbytes, kept.used_bytes) for kept in contents.storages] == [(400, 40), (400, 40)]
     assert contents.beyond_bytes == 720
 
 

@@ -82,7 +82,7 @@ OTHERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "npz": (lambda path: numpy_saved(path, np.savez, a=np.ones(2)), r"R062 .*\.npz.*numpy\.load"),
     "compressed npz": (lambda path: numpy_saved(path, np.savez_compressed, a=np.ones(2)), r"R062 .*\.npz"),
     "npy": (lambda path: numpy_saved(path, np.save, arr=np.ones(2)), r"R062 .*NumPy array.*numpy\.load"),
-    "a zip": (lambda path: zipped(path, "readme", "docs/page"), r"R062 .*a zip without a data\.pkl"),
+    "a zip": (lambda path: zipped(path, "readme", "docs/page"), r"R062 .*a zip without data\.pkl"),
     "an empty zip": (zipped, r"R062 .*an empty zip"),
     "a zipped checkpoint": (lambda path: zipped(path, "in/model.pt"), r"R062 .*contains in/model\.pt.*unpack"),
     "gguf": (lambda path: path.write_bytes(b"GGUF\3\0\0\0" + bytes(99)), r"R062 .*GGUF"),

@@ -205,11 +205,11 @@ def in_a_process(*arguments: str, code: str = MAIN):
 
 
 def test_help_has_an_example_for_every_command():
-    assert "For example:\n    torchmove" in run("--help").output
+    assert "Examples:\n    torchmove" in run("--help").output
     for name in cli.main.commands:
         shown = run(name, "--help")
         assert shown.exit_code == 0
-        assert f"For example: torchmove {name}" in shown.output
+        assert f"Example: torchmove {name}" in shown.output
 
 
 def test_it_is_a_module_too():
@@ -494,7 +494,7 @@ def test_a_page_never_replaces_what_the_command_reads(folder, saved, command, ov
         ran = run(*command.split(), "--html", place, *overwrite)
         assert ran.exit_code == output.REFUSED
         assert f"R069 {place}: is what this command reads" in ran.stderr
-        assert "name another place" in ran.stderr
+        assert "choose another path" in ran.stderr
         assert ran.stdout == ""
     assert (read.read_bytes(), names(folder)) == (before, there)
 
@@ -539,7 +539,7 @@ def test_a_page_replaces_a_page_and_another_file_only_if_it_is_told_to(folder, s
         page.write_bytes(mine)
         ran = run(*command.split(), "--html", "page.html")
         assert ran.exit_code == output.REFUSED
-        assert "R069 page.html: is there already" in ran.stderr
+        assert "R069 page.html: already exists" in ran.stderr
         assert "--overwrite" in ran.stderr
         assert (ran.stdout, page.read_bytes()) == ("", mine)
     page.chmod(0o600)
@@ -713,9 +713,9 @@ def test_a_step_alone_is_rehearsed(folder):
     [
         (
             "import sys\n\nsys.exit('--data is missing')\n",
-            'Fix: put what starts the program under `if __name__ == "__main__":`',
+            'Fix: put the main program under `if __name__ == "__main__":`',
         ),
-        ("raise AssertionError('Torch not compiled with CUDA enabled')\n", "Fix: name the device inside the step"),
+        ("raise AssertionError('Torch not compiled with CUDA enabled')\n", "Fix: use the device only inside the step"),
     ],
 )
 def test_an_error_at_import_says_what_to_do(folder, text, fix):
@@ -773,7 +773,7 @@ def test_a_page_is_written(folder):
     assert run("survey", "program.py:pair", "--html", "-").stdout.startswith("<!doctype html>")
     both = run("survey", "program.py:pair", "--html", "-", "--json")
     assert both.exit_code == output.REFUSED
-    assert "would both be written to stdout" in both.stderr
+    assert "both write to stdout" in both.stderr
 
 
 # ---------------------------------------------------------------- the machine
@@ -827,4 +827,4 @@ def test_a_size_reads_as_it_is_written(text, nbytes):
 def test_what_is_not_a_size_is_said(text):
     ran = run("bench", "--bytes", text)
     assert ran.exit_code == output.REFUSED
-    assert "is not a size: write 500MB" in ran.stderr
+    assert "is not a size. Fix: --bytes 500MB" in ran.stderr

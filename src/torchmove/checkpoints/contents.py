@@ -37,7 +37,7 @@ class SavedStorage(NamedTuple):
     key: str
     device: str
     nbytes: int
-    shown_bytes: int
+    used_bytes: int
 
 
 class OptimizerState(NamedTuple):
@@ -86,7 +86,7 @@ class Contents(Result):
     @property
     def beyond_bytes(self) -> int:
         """Bytes of the storages that no tensor uses."""
-        return self.unused_bytes + sum(kept.nbytes - kept.shown_bytes for kept in self.storages)
+        return self.unused_bytes + sum(kept.nbytes - kept.used_bytes for kept in self.storages)
 
     def devices(self) -> dict[str, int]:
         """Bytes by the device they were saved from."""

@@ -26,7 +26,7 @@ from torchmove.checkpoints.values import (
     dtype_name,
     inside,
     nbytes,
-    shown_bytes,
+    used_bytes,
 )
 from torchmove.devices import remembered_device
 from torchmove.internals.collector import without_collector
@@ -78,7 +78,7 @@ def walk(reading: Reading, file: str, begin: int = 0) -> Found:
             reading.budget.spend(16)
             found.mentions.append(DeviceMention(path, device))
     for stored in reading.storages.values():
-        shown = shown_bytes(views[stored.key])
+        shown = used_bytes(views[stored.key])
         found.storages.append(SavedStorage(file, stored.key, stored.device, stored.nbytes, shown))
     found.unlisted = walked.unlisted
     return found

@@ -58,7 +58,7 @@ def refused(path: str | os.PathLike[str], unfit: Unfit) -> CheckpointRefused:
 
 
 def in_a_line(text: str, most: int = 300) -> str:
-    """Names come from outside: no line breaks, no control characters, no end of pages."""
+    """The text, cut and with control characters escaped, since names in a file are untrusted."""
     clean = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[: most + 1])
     return clean if len(clean) <= most else f"{clean[:most]}..."
 
@@ -67,7 +67,7 @@ CHUNK_BYTES = 4 << 20
 
 
 class Stamp(NamedTuple):
-    """By these one sees that a file has been written to."""
+    """Identity, size and modification time of a file, which change when it is written to."""
 
     device: int
     number: int

@@ -232,7 +232,7 @@ def extent(view: PickledView) -> tuple[int, int]:
     return view.offset * view.dtype.itemsize, (last + 1) * view.dtype.itemsize
 
 
-def shown_bytes(views: Iterable[PickledView]) -> int:
+def used_bytes(views: Iterable[PickledView]) -> int:
     """How many bytes of a storage its views cover together: an upper bound, exact for most."""
     # Sorted, not in a set: a file can choose strides that all have the same hash.
     different, before = [], None

@@ -15,7 +15,9 @@ _FILE = click.argument("file", type=click.Path(exists=True, path_type=Path))
 @_FILE
 @reporting
 def inspect(file: Path, answer: Answer) -> None:
-    """List a checkpoint's tensors, the devices they were saved from, shared storages and optimizer state.
+    """List the tensors of a checkpoint.
+
+    Shows the devices they were saved from, shared storages, and optimizer state.
 
     FILE is a .pt, .pth, .bin or .safetensors file, or the folder or index of a sharded checkpoint. No tensor data is
     loaded and no pickled code is run; whatever torch's weights-only loading refuses is refused here.
@@ -44,10 +46,11 @@ def inspect(file: Path, answer: Answer) -> None:
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is a regular file; folders are never replaced.")
 @as_json
 def relocate(file: Path, to: str, out: str, overwrite: bool, as_json: bool) -> None:
-    """Rewrite a checkpoint so that it loads on a machine without the device it was saved from.
+    """Rewrite a checkpoint for another device.
 
-    Only the names of devices change; the bytes of the tensors are copied unchanged and verified. OUT appears complete
-    or not at all, and FILE is not modified.
+    The result loads on a machine without the device that the checkpoint was saved from. Only the names of devices
+    change; the bytes of the tensors are copied unchanged and verified. OUT appears complete or not at all, and FILE is
+    not modified.
     """
     from torchmove.checkpoints.relocating import relocate as relocated
 

@@ -32,7 +32,10 @@ def size(text: str) -> int:
 @click.command(epilog="Example: torchmove devices --json")
 @as_json
 def devices(as_json: bool) -> None:
-    """List this machine's devices, their free and used memory, and the links between them."""
+    """List this machine's devices.
+
+    Shows their memory, free and used, their link to the host, and peer access between them.
+    """
     from torchmove.machine import devices as found
 
     tell(found(), as_json=as_json)

@@ -30,7 +30,9 @@ def _to(**options: Any) -> Callable[[_Command], _Command]:
 @_TARGET
 @reporting
 def survey(target: Target, answer: Answer) -> None:
-    """List every tensor: its path, role, device, bytes, and the tensors that share its storage.
+    """List every tensor of a training state.
+
+    Shows its path, role, device, dtype, shape, bytes, and the tensors that share its storage.
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
     """

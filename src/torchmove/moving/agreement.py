@@ -124,8 +124,8 @@ def _short(refusal: Refusal) -> Refusal:
 
 
 def _differ(one: int, first: Proposal, other: int, second: Proposal) -> Refusal:
-    what = "with other objects, or objects of another structure" if first.call == second.call else f"to {second.call}"
-    why = f"rank {one} calls to {first.call} with {first.names}, rank {other} {what}: {second.names}"
+    call = f"'{second.call}' with" if first.call != second.call else "the same call with other objects or structure:"
+    why = f"rank {one} makes the call '{first.call}' with {first.names}, rank {other} makes {call} {second.names}"
     return Refusal("R050", f"rank {other}", why, "make the same call with the same objects on every rank")
 
 

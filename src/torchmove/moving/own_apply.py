@@ -125,7 +125,7 @@ class _Slots:
                 yield name, was, found
 
     def put_back(self, key: Any, value: Any) -> None:
-        # Past any __setattr__ of the class, that of a frozen dataclass or of a module.
+        # Bypasses the class's __setattr__, such as that of a frozen dataclass or a module.
         object.__delattr__(self.holder, key) if value is NOTHING else object.__setattr__(self.holder, key, value)
 
     def restore(self) -> None:

@@ -138,8 +138,8 @@ class PlanReport(Report[Plan]):
             (origin, target, len(indices), readable_bytes(sum(self.result.moves.nbytes[index] for index in indices)))
             for (origin, target), indices in self.result.moves.ways.items()
         ]
-        moves = table("What moves", ("from", "to", "storages", "size"), rows, total=len(rows))
-        return moves, stays_table(self.result.stays, title="What stays, and why", size=readable_bytes)
+        moves = table("Moves", ("from", "to", "storages", "size"), rows, total=len(rows))
+        return moves, stays_table(self.result.stays, title="Stays", size=readable_bytes)
 
     def drawn(self) -> DrawnState:
         """The tensors before and after the move."""
@@ -207,7 +207,7 @@ def stays_table(
     for stay in stays:
         reasons[stay.why].append(stay)
     rows = [(len(same), size(sum(stay.nbytes for stay in same)), why, same[0].path) for why, same in reasons.items()]
-    return table(title, ("tensors", "bytes", "why", "such as"), rows, total=len(rows))
+    return table(title, ("tensors", "bytes", "reason", "example"), rows, total=len(rows))
 
 
 def stays_facts(stays: Sequence[Stay]) -> list[dict[str, Any]]:

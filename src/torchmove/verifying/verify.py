@@ -21,7 +21,6 @@ from torchmove.surveying.tensors import StateTensor
 from torchmove.verifying.digests import digests
 from torchmove.verifying.verdict import Finding, Verdict
 
-_MOVE_IT = "tm.move(..., to=...) moves it with the rest"
 _REPORT_IT = "find the code that changed it during the move (such as a module's own _apply) or since"
 
 
@@ -206,7 +205,7 @@ def _in_place(case: Case) -> Iterator[Finding]:
     for index in case.plan.moves.indices():
         entry, place = case.now.tensors[index], case.plan.placement[index]
         why = f"is on {entry.device}, not on {place}: {_kind_of(entry, holders)}"
-        yield Finding("V401", str(entry.path), why, _remedy_for(entry, holders))
+        yield Finding("V401", str(entry.path), why, _remedy_for(entry, holders, _move_call(case)))
 
 
 def _holder(entry: StateTensor, holders: dict[int, Any]) -> Any:
@@ -222,12 +221,17 @@ def _kind_of(entry: StateTensor, holders: dict[int, Any]) -> str:
     return f"a tensor in a {type(holder).__name__}, which .to() does not move" if holder is not None else "a tensor"
 
 
-def _remedy_for(entry: StateTensor, holders: dict[int, Any]) -> str:
+def _move_call(case: Case) -> str:
+    names = ", ".join([*case.now.roots[:3], *(["..."] if case.now.roots[3:] else [])])
+    return f'tm.move({names}, to="{case.plan.target}")'
+
+
+def _remedy_for(entry: StateTensor, holders: dict[int, Any], move: str) -> str:
     holder, name = _holder(entry, holders), entry.what
     if entry.role == "tensor" and isinstance(holder, nn.Module) and entry.how is ATTRIBUTE:
         register = f'self.register_buffer("{name}", ..., persistent=False)'
-        return f"in {type(holder).__name__}.__init__: {register}; or {_MOVE_IT}"
-    return _MOVE_IT
+        return f"in {type(holder).__name__}.__init__: {register}; or {move}"
+    return move
 
 
 def _trained(case: Case) -> Iterator[Finding]:
@@ -238,7 +242,7 @@ def _trained(case: Case) -> Iterator[Finding]:
     for name, value in objects.items():
         if isinstance(value, Optimizer) and _trains_others(case.now, value, case.plan.target):
             why = "none of its parameters belongs to the model, so it does not train the model"
-            yield Finding("V303", name, why, "create the optimizer after moving the model, or move both with tm.move")
+            yield Finding("V303", name, why, f"create the optimizer after the move, or {_move_call(case)}")
 
 
 def _trains_others(now: Inventory, optimizer: Optimizer, on: torch.device) -> bool:
