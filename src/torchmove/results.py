@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 PAGE_MARK = "<!doctype html>\n<!-- a page of torchmove -->\n"  # the first lines of page.html, and of no other file
 
@@ -18,9 +19,13 @@ class Result:
         return f"<{type(self).__name__}: {report(self).sheet().title}>"
 
     def __str__(self) -> str:
-        from torchmove.reporting import report, text
+        state = random.getstate()  # rich draws from Python's generator as it is imported, and for links
+        try:
+            from torchmove.reporting import report, text
 
-        return text.render(report(self).sheet())
+            return text.render(report(self).sheet())
+        finally:
+            random.setstate(state)
 
     def _repr_html_(self) -> str:
         from torchmove.reporting import html, report
