@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from torchmove.rehearsing.provenance import Line, is_installed, is_program
+from torchmove.rehearsing.receivers import with_self
 
 _ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
 ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}
@@ -353,7 +354,7 @@ def _texts(file: str) -> dict[str, str]:
 def _trees(texts: dict[str, str]) -> Iterator[tuple[str, ast.Module]]:
     for file, text in texts.items():
         try:
-            yield file, ast.parse(text)
+            yield file, with_self(ast.parse(text))
         except SyntaxError:  # a notebook's magic
             continue
 
