@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing.process
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -46,6 +47,8 @@ device_constructors = _device_constructors
 
 current_autograd_node: Any = torch._C._current_autograd_node
 run_backward: Any = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+is_multithreaded: Any = torch._C._is_multithreading_enabled
+print_options = torch._tensor_str.PRINT_OPTS
 is_profiling = torch._C._autograd._profiler_enabled
 record_functions = torch._C._autograd._enable_record_function
 set_deterministic_algorithms = torch._C._set_deterministic_algorithms
@@ -86,4 +89,5 @@ OPENING = ("_open_zipfile_writer", "_open_file_like")
 zip_writer_of: Any = serialization._open_zipfile_writer_buffer
 LoaderIterator: Any = _BaseDataLoaderIter
 Process: Any = multiprocessing.process.BaseProcess
+batches_yielded = attrgetter("_num_yielded")  # of such an iterator
 RUN_PROCESS = "_bootstrap"  # the method of a Process that runs its work, in the new process

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torchmove.internals.stored import ATOMS, LruCache
 from torchmove.rehearsing.given import held, modules_in, parameters_in
 from torchmove.rehearsing.provenance import is_installed, is_program, is_users
-from torchmove.rehearsing.restore import is_array
+from torchmove.rehearsing.restore import is_array, is_kept
 
 _HOLDERS = (
     *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, Tensor, torch.Generator, random.Random),
@@ -57,6 +57,15 @@ class Captured:
             self._meet_modules(each)
         while self._todo:
             self._read(self._todo.pop())
+
+    def keepers(self) -> list[Any]:
+        """What the variables and the classes have that keeps what it is given, and is no holder of a state."""
+        variables = [space[name] for (_, name), space in self.names.items() if name in space]
+        return [
+            each
+            for each in (*variables, *(one for kind in self.classes for one in vars(kind).values()))
+            if is_kept(each)
+        ]
 
     def _read(self, function: Any) -> None:
         if not isinstance(function, types.FunctionType) or not self._is_new(function):

@@ -71,6 +71,19 @@ class NotOnDevice(TypeError):
         return cls(f"{place.type} has no {name}", f"convert it before it is on {place.type}: {convert}")
 
 
+class Ended(RuntimeError):
+    """A stand-in is used after its rehearsal; says what it is, why, and what to do."""
+
+    remedy = "make what holds it again, such as a generator; or make that inside the step"
+
+    def __init__(self, step: str) -> None:
+        self.why = (
+            f"this tensor is a stand-in of the rehearsal of {step}, which has ended, and has no values of its own: "
+            "something that the step has used still holds it"
+        )
+        super().__init__(f"{self.why}. Fix: {self.remedy}")
+
+
 class Refused(NamedTuple):
     """What torch's kernels or shape functions have refused: no doing of the simulation's."""
 
@@ -114,13 +127,14 @@ class Now(threading.local):
 
 
 class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, home: torch.device, *, real: bool, tell: Tell, find: Find) -> None:
+    def __init__(self, home: torch.device, *, real: bool, tell: Tell, find: Find, step: str = "a step") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.home, self.real, self.tell, self.find = home, real, tell, find
         self.meter = Meter()
         self.now = Now()
         self.inference = Inference()
         self.over = False  # the step has ended, or this is another process
+        self.step, self.closed = step, False  # its name; whether all has been put back
         self.one_at_a_time = threading.RLock()
         self.left: Line | None = None  # where weights were moved off the device that were then computed with
         self.weights_left = False
@@ -137,6 +151,8 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.copies: dict[int, tuple[Tensor, Tensor]] = {}  # of those that play themselves on a real device
         self.themselves: dict[int, Itself] = {}  # tensors that no stand-in can play
         self.built: dict[int, Any] = {}  # modules that the step has built
+        self.pinned: list[weakref.ref[Any]] = []  # the storages behind tensors in pinned memory
+        self.default_type: torch.device | None = None  # the device of torch's default tensor type
         self.told_generators: set[int] = set()
         self.default_device: torch.device | None = None  # where the default device was decided before the rehearsal
         self.given_context = default_device_context.__dict__.get("device_context")
@@ -163,6 +179,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """After the rehearsal: what was kept for its time."""
+        self.closed = True
         for kept in (
             self.unknown,
             self.cpus,
@@ -175,6 +192,11 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.saved,
         ):
             kept.clear()
+
+    def check_open(self) -> None:
+        """Refuse a stand-in that outlives the rehearsal. A late thread of the step meets an end of its own."""
+        if self.closed and self.now.task is None:
+            raise Ended(self.step)
 
     # ------------------------------------------------------------ stand-ins
 
@@ -228,7 +250,10 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def admit(self, each: Any) -> Any:
         """A tensor that an operation is given, as a stand-in."""
-        return each if isinstance(each, StandIn) or not _has_stand_in(each) else self.shadow(each)
+        if isinstance(each, StandIn):
+            each._stage.check_open()
+            return each
+        return self.shadow(each) if _has_stand_in(each) else each
 
     def shadow(self, tensor: Tensor) -> StandIn:
         """A real tensor that nobody gave: a global, say. It is not touched; what the step does, it does to this."""
@@ -305,7 +330,8 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             where = self.made_now()
             if not given and self.now.making is None and called_by_user():
                 # In a hook of autograd's, where torch leaves the disguise out.
-                where = Made(CPU, factory(self, about.name, users_line()))
+                by_type = self.default_type
+                where = Made(by_type, None) if by_type else Made(CPU, factory(self, about.name, users_line()))
             place, origin = where
         else:
             origin = _origin_of(given) if place is not self.home else None
@@ -346,6 +372,8 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for each in args:
             kind = type(each)
             if kind is StandIn:
+                if each._stage is not self:
+                    each._stage.check_open()
                 if each._result_of_sending is not None:
                     each._result_of_sending.used = True
                 if self.unknown:
@@ -495,6 +523,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def value_of(self, standin: StandIn) -> Tensor:
         """For a pickle."""
+        self.check_open()
         if standin._place is not CPU:
             self.note("saving waits for the device and brings values to the CPU")
         if not self.knows(standin):
@@ -510,6 +539,13 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return nbytes_of(self.inference.shapes(func, args, kwargs)) <= MOST_BYTES
         except (NotImplementedError, RuntimeError):
             return True
+
+    def pin(self, standin: StandIn) -> None:
+        self.pinned.append(weakref.ref(standin._behind.untyped_storage()))
+
+    def is_pinned(self, standin: StandIn) -> bool:
+        """Is its storage in pinned memory?"""
+        return any(each() is standin._behind.untyped_storage() for each in self.pinned)
 
     def _done(self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> Any:
         if isinstance(kwargs.get("generator"), torch.Generator):

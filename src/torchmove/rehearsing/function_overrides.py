@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, NoReturn
@@ -36,7 +37,7 @@ from torchmove.rehearsing.origins import (
     sent_in_vain,
     users_name,
 )
-from torchmove.rehearsing.provenance import Origin, called_from, users_line, users_lines
+from torchmove.rehearsing.provenance import Origin, called_from, users_frame, users_line, users_lines
 from torchmove.rehearsing.tensors import CPU, Sent, StandIn, leaves, mapped, place_of
 
 
@@ -112,7 +113,7 @@ class FunctionOverrides(TorchFunctionMode):
         stage = self.stage
         if not stage.goes_on():
             return func(*args, **(kwargs or {}))
-        if _has_outsiders(args) or (kwargs and _has_outsiders(kwargs.values())):
+        if _has_outsiders(args, stage) or (kwargs and _has_outsiders(kwargs.values(), stage)):
             args, kwargs = mapped(stage.admit, (args, kwargs or {}))
         call = Call(func, args, kwargs or {})
         now = stage.now
@@ -124,10 +125,16 @@ class FunctionOverrides(TorchFunctionMode):
             if act is not None:
                 return act(self, call)
             if func in _CONSTRUCTORS:
-                return stage.adopt(call.done())
+                return self.constructed(call)
             return call.done() if kwargs else func(*args)
         finally:
             now.making, now.generator = before, None
+
+    def constructed(self, call: Call) -> Any:
+        made = self.stage.adopt(call.done())
+        if call.kwargs.get("pin_memory") and type(made) is StandIn and made._place is CPU:
+            self.stage.pin(made)
+        return made
 
     def made_by(self, call: Call) -> Made | None:
         device = call.kwargs.get("device")
@@ -156,7 +163,7 @@ class FunctionOverrides(TorchFunctionMode):
         context = default_device_context.__dict__.get("device_context")
         if context is self.stage.given_context and self.stage.default_device is not None:
             return self.stage.default_device
-        return CPU if context is None else self.place(context.device)
+        return self.stage.default_type or CPU if context is None else self.place(context.device)
 
     def place(self, device: Any) -> torch.device:
         if isinstance(device, torch.device):
@@ -251,7 +258,9 @@ class FunctionOverrides(TorchFunctionMode):
     def of_values(self, call: Call) -> Any:
         """torch.tensor([a, b]) reads the values of a and b, one by one."""
         inside = [each for each in leaves(call.args[:1]) if isinstance(each, StandIn)]
-        if not inside or isinstance(call.args[0], StandIn):
+        if isinstance(call.args[0] if call.args else call.kwargs.get("data"), StandIn):
+            return self.of_tensor(call)
+        if not inside:
             return self.stage.adopt(call.done())
         for each in inside:
             if each._place is not CPU:
@@ -267,6 +276,62 @@ class FunctionOverrides(TorchFunctionMode):
             with outside_simulation():
                 dtype = torch.tensor(mapped(_example, call.args[0]), device=CPU).dtype
         return self.stage.adopt(Call(call.func, (values, *call.args[1:]), {**call.kwargs, "dtype": dtype}).done())
+
+    def of_tensor(self, call: Call) -> Any:
+        """torch.tensor(x): a copy of x, on its device where no other is asked for."""
+        given = dict(zip(("data", "dtype", "device"), call.args, strict=False)) | call.kwargs
+        data, device = given["data"], given.get("device")
+        self.warn_of_copy("torch.tensor(sourceTensor)")
+        if device is None and default_device_context.__dict__.get("device_context") is not None:
+            device = self.default_place()
+        return self.copied(data, device, given)
+
+    def new_tensor(self, call: Call) -> Any:
+        """x.new_tensor(y): a copy of y, on the device of x where no other is asked for."""
+        data = call.args[1] if len(call.args) > 1 else call.kwargs.get("data")
+        if not isinstance(data, StandIn) or not isinstance(call.args[0], StandIn):
+            return call.done()
+        self.warn_of_copy("tensor.new_tensor(sourceTensor)")
+        device = call.kwargs.get("device")
+        return self.copied(data, call.args[0].device if device is None else device, call.kwargs)
+
+    def copied(self, data: StandIn, device: Any, given: dict[str, Any]) -> Tensor:
+        """A leaf with the values of `data`; None: it stays where that is."""
+        place = None if device is None else self.place(device)
+        asked = None if place is data._place else place
+        copied = self.send(data.detach(), asked, given.get("dtype"), copy=True, asked=device)
+        return copied.requires_grad_(bool(given.get("requires_grad")))
+
+    def warn_of_copy(self, written: str) -> None:
+        """As torch does, at the line of the user's."""
+        frame, line = users_frame(), users_line()
+        advised = "sourceTensor.detach().clone() or sourceTensor.detach().clone().requires_grad_(True)"
+        warnings.warn_explicit(
+            f"To copy construct from a tensor, it is recommended to use {advised}, rather than {written}.",
+            *(UserWarning, line.file, line.number),
+            registry={} if frame is None else frame.f_globals.setdefault("__warningregistry__", {}),
+        )
+
+    def new(self, call: Call) -> Any:
+        """`x.new(y)`, an old way to write a copy, refuses a tensor on another device."""
+        tensor, *rest = call.args
+        other = rest[0] if rest else None
+        if isinstance(tensor, StandIn) and isinstance(other, StandIn) and other._place is not tensor._place:
+            stray = other if other._place is CPU else tensor
+            self.stage.tell(stray, "new", users_line())
+            stray._place = self.stage.home
+        return call.done()
+
+    def is_pinned(self, call: Call) -> bool:
+        tensor = call.args[0]
+        return isinstance(tensor, StandIn) and self.stage.is_pinned(tensor)
+
+    def device(self, call: Call) -> torch.device:
+        """A number alone is one of an accelerator, and there may be none."""
+        named = call.args[0] if call.args else call.kwargs.get("type", call.kwargs.get("device"))
+        if type(named) is int and len(call.args) + len(call.kwargs) == 1:
+            return torch.device(self.stage.home.type, named)
+        return call.func(*call.args, **call.kwargs)  # type: ignore[no-any-return]
 
     def cpu(self, call: Call) -> Tensor:
         return self.send(call.args[0], CPU, by_name=True)
@@ -385,7 +450,11 @@ class FunctionOverrides(TorchFunctionMode):
         if isinstance(tensor, StandIn) and tensor._place is not CPU:
             why = f"pin_memory pins memory of the CPU, and this is on {tensor._place}"
             self.stage.find(users_line(), "host", why, "pin it before it is sent to the device")
-        return tensor
+        if not isinstance(tensor, StandIn) or tensor._place is not CPU or self.stage.is_pinned(tensor):
+            return tensor
+        pinned: StandIn = tensor.clone()  # type: ignore[assignment]
+        self.stage.pin(pinned)
+        return pinned
 
     def set_grad(self, call: Call) -> None:
         tensor, grad = call.args
@@ -493,7 +562,10 @@ class FunctionOverrides(TorchFunctionMode):
 
     def dlpack(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
-        if tensor._place is not CPU or not self.stage.knows(tensor):
+        if tensor._place is not CPU:
+            name = handed_to_numpy(users_line().text) or users_name(tensor) or "x"
+            self.stage.find(users_line(), "numpy", "numpy cannot read the memory of a device", f"{name}.cpu()")
+        if not self.stage.knows(tensor):
             raise CannotGoOn("dlpack hands out the memory of a tensor")
         return self.with_bytes(call)
 
@@ -565,17 +637,17 @@ class _Send(torch.autograd.Function):
         return grad._stage.wrap(sent, ctx.place, None), None, None, None
 
 
-def _has_outsiders(given: Any) -> bool:
-    """Is there a tensor among these that is no stand-in?"""
+def _has_outsiders(given: Any, stage: SimulatedDevice) -> bool:
+    """Is there a tensor among these that is no stand-in, or one of an earlier rehearsal?"""
     for each in given:
         kind = type(each)
-        if kind is StandIn or kind in _PLAIN:
+        if kind in _PLAIN or (kind is StandIn and each._stage is stage):
             continue
         if kind is tuple or kind is list:
-            if _has_outsiders(each):
+            if _has_outsiders(each, stage):
                 return True
         elif kind is dict:
-            if _has_outsiders(each.values()):
+            if _has_outsiders(each.values(), stage):
                 return True
         elif isinstance(each, Tensor):
             return True
@@ -625,6 +697,10 @@ _ACTS: dict[Any, Callable[[FunctionOverrides, Call], Any]] = {
     **dict.fromkeys([Tensor.untyped_storage, Tensor.storage, Tensor.data_ptr], FunctionOverrides.memory),
     **dict.fromkeys([torch.ctc_loss, functional.ctc_loss], FunctionOverrides.ctc_loss),
     Tensor.pin_memory: FunctionOverrides.pin,
+    Tensor.is_pinned: FunctionOverrides.is_pinned,
+    Tensor.new: FunctionOverrides.new,
+    Tensor.new_tensor: FunctionOverrides.new_tensor,
+    torch.device: FunctionOverrides.device,
     Tensor.share_memory_: FunctionOverrides.share,
     **dict.fromkeys(
         SOBOL_ENGINE,

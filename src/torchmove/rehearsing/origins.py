@@ -404,6 +404,12 @@ def _call_at(line: Line, names: Container[str]) -> tuple[ast.Call | None, str]:
     return (here[0], ast.unparse(here[0])) if here else (None, "")
 
 
+def argument_of(line: Line, name: str) -> str:
+    """What the call at a line is given."""
+    call, _ = _call_at(line, {name})
+    return ast.unparse(call.args[0]) if call is not None and call.args else ""
+
+
 def _call_in(text: str, names: Container[str]) -> ast.Call | None:
     """The call of a function of one of these names in a line of code."""
     for code in (text, f"{text}\n    pass", text.rstrip(",")):
@@ -452,14 +458,17 @@ def _renamed(text: str, place: torch.device, home: torch.device) -> str:
 
 
 def handed_to_numpy(text: str) -> str:
-    """The expression whose `.numpy()` a line asks for."""
+    """The expression whose `.numpy()` a line asks for, or that it gives to `np.from_dlpack`."""
     for code in (text, f"{text}\n    pass", text.rstrip(",")):
         try:
             tree = ast.parse(code)
         except SyntaxError:
             continue
-        asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "numpy"]
-        return ast.unparse(asked[0].value) if len(asked) == 1 else ""
+        nodes = [*ast.walk(tree)]
+        asked = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "numpy"]
+        calls = [node for node in nodes if isinstance(node, ast.Call) and _called(node) == "from_dlpack"]
+        asked += [node.args[0] for node in calls if node.args]
+        return ast.unparse(asked[0]) if len(asked) == 1 else ""
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Mapping
 from typing import Any
 from unittest.mock import patch
@@ -36,7 +37,7 @@ def plainly(
         _copied(dict(named), undo)
         with patch.object(nn.Module, home.type, lambda module, *_: module), ReadAsCpu(home):
             try:
-                step(*objects)
+                contextvars.copy_context().run(step, *objects)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:

@@ -11,8 +11,9 @@ import sysconfig
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -112,8 +113,25 @@ def users_frame() -> FrameType | None:
     return next((frame for frame in _frames(frame_at(1)) if calls_torch(frame.f_code.co_filename)), None)
 
 
+_left: list[FrameType] = []  # the frames that an error has left which is being reported
+
+
+@contextmanager
+def frames_of(raised: TracebackType | None) -> Iterator[None]:
+    """The user's variables are looked for in the frames that an error has left."""
+    while raised is not None:
+        _left.extend([raised.tb_frame] if calls_torch(raised.tb_frame.f_code.co_filename) else [])
+        raised = raised.tb_next
+    try:
+        yield
+    finally:
+        _left.clear()
+
+
 def users_frames() -> Iterator[FrameType]:
     """The frames of the user's code, from the step inward."""
+    if _left:
+        return iter([*_left])
     found: list[FrameType] = []
     for frame in _frames(frame_at(1)):
         if calls_torch(frame.f_code.co_filename):

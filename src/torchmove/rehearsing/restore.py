@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import gc
+import logging
+import os
+import queue
 import random
 import sys
+import threading
 import types
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
+from itertools import chain, islice
+from operator import is_
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from torchmove.internals.simulation import default_device_context, set_deterministic_algorithms
+from torchmove.internals.simulation import (
+    LoaderIterator,
+    default_device_context,
+    is_multithreaded,
+    print_options,
+    set_deterministic_algorithms,
+)
 from torchmove.internals.stored import ATOMS, CONTAINERS, LruCache, attributes, contents, refill
 from torchmove.internals.undo import Undo
 
@@ -48,27 +66,52 @@ def remember(holders: Iterable[Any], undo: Undo) -> int:
     """The contents of holders, and of the plain containers and the arrays in them. Returns how many bytes of arrays
     were too many to be copied."""
     todo, left, missed = list(holders), MOST_ARRAY_BYTES, 0
-    seen = {*map(id, insides_of(todo))}
+    seen = {*map(id, [*insides_of(todo), *_of_other_threads(todo)])}
     while todo:
         holder = todo.pop()
         # Threads wait at an event or a lock: put back, it would not know of them.
-        if id(holder) in seen or type(holder) in ATOMS or type(holder).__module__ == "threading":
+        is_atom = type(holder) in ATOMS and not isinstance(holder, BUFFERS)
+        if id(holder) in seen or is_atom or type(holder).__module__ == "threading":
             continue
         seen.add(id(holder))
-        if not is_array(holder) or holder.dtype.hasobject:
-            inside = holder.flat if is_array(holder) else _contents(holder, undo)
-            todo += [each for each in inside if isinstance(each, CONTAINERS) or is_array(each)]
-        if not is_array(holder):
+        if isinstance(holder, memoryview):
+            todo.append(holder.obj)
             continue
-        if holder.flags.writeable and holder.nbytes > left:
-            missed += holder.nbytes
-        elif holder.flags.writeable:
-            left -= holder.nbytes
-            undo.append(partial(_write, holder, holder.copy()))
+        has_bytes = is_array(holder) or isinstance(holder, BUFFERS)
+        if not has_bytes or (is_array(holder) and holder.dtype.hasobject):
+            inside = holder.flat if is_array(holder) else _contents(holder, undo)
+            todo += [each for each in inside if is_kept(each)]
+        if not has_bytes or (is_array(holder) and not holder.flags.writeable):
+            continue
+        size = memoryview(holder).nbytes if isinstance(holder, BUFFERS) else holder.nbytes
+        if size > left:
+            missed += size
+        else:
+            left -= size
+            undo.append(partial(_write, holder, holder.copy() if is_array(holder) else holder[:]))
     return missed
 
 
 MOST_ARRAY_BYTES = 256 << 20
+BUFFERS = (bytearray, array.array, memoryview)
+_WEAK: tuple[Any, ...] = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+# Objects of Python's own that keep what they are given.
+KEEPERS = (
+    *(queue.Queue, queue.SimpleQueue, threading.local, ContextVar, *_WEAK),
+    *(collections.ChainMap, collections.UserDict, collections.UserList),
+)
+
+
+def _of_other_threads(holders: Iterable[Any]) -> list[Any]:
+    """What other threads and processes work with, and count on: put back, it would not go with what these have done."""
+    own = [each for each in holders if isinstance(each, (LoaderIterator, ThreadPoolExecutor))]
+    inside = (one for each in own for one in vars(each).values())
+    return [*own, *(one for one in inside if isinstance(one, (*CONTAINERS, *KEEPERS)))]
+
+
+def is_kept(each: Any) -> bool:
+    """Is it something whose contents are remembered wherever it is found?"""
+    return isinstance(each, (*CONTAINERS, *BUFFERS, *KEEPERS)) or is_array(each)
 
 
 def is_array(each: Any) -> bool:
@@ -76,8 +119,8 @@ def is_array(each: Any) -> bool:
     return numpy is not None and isinstance(each, numpy.ndarray)
 
 
-def _write(array: Any, before: Any) -> None:
-    array[...] = before
+def _write(holder: Any, before: Any) -> None:
+    holder[... if is_array(holder) else slice(None)] = before
 
 
 def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
@@ -91,10 +134,52 @@ def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
         yield from _cells(holder, undo)
     elif isinstance(holder, LruCache):
         undo.append(partial(clear_if_filled, holder, entries_of(holder)))
+    elif isinstance(holder, KEEPERS):
+        yield from _kept_inside(holder, undo)
     else:
         _remember_random(holder, undo)
     if not isinstance(holder, (type, types.ModuleType, Tensor)):
         yield from _attributes(holder, undo)
+
+
+def _kept_inside(holder: Any, undo: Undo) -> Iterator[Any]:
+    if isinstance(holder, ContextVar):  # the step runs in a context of its own
+        yield holder.get(None)
+    elif isinstance(holder, queue.SimpleQueue):
+        waiting = _drained(holder)
+        _fill(holder, waiting)
+        undo += [partial(_fill, holder, waiting), partial(_drained, holder)]
+    elif isinstance(holder, queue.Queue):
+        undo.append(partial(_refill_queue, holder, list(holder.queue)))
+    elif isinstance(holder, _WEAK):
+        members: Any = list(holder) if isinstance(holder, weakref.WeakSet) else list(holder.items())
+        undo.append(partial(_refill_weak, holder.data, contents(holder.data), members))
+
+
+def _drained(waiting: queue.SimpleQueue[Any]) -> list[Any]:
+    found = []
+    with suppress(queue.Empty):
+        while True:
+            found.append(waiting.get_nowait())
+    return found
+
+
+def _fill(waiting: queue.SimpleQueue[Any], members: Iterable[Any]) -> None:
+    for each in members:
+        waiting.put(each)
+
+
+def _refill_queue(waiting: queue.Queue[Any], members: list[Any]) -> None:
+    with waiting.mutex:
+        waiting.queue.clear()
+        waiting.queue.extend(members)
+        waiting.not_empty.notify_all()
+        waiting.not_full.notify_all()
+
+
+def _refill_weak(data: Any, entries: list[Any], _alive: Any) -> None:
+    """The references that were there; `_alive` keeps what they refer to until they are."""
+    refill(data, entries)
 
 
 def _remember_random(holder: Any, undo: Undo) -> None:
@@ -206,14 +291,93 @@ def remember_globals(undo: Undo) -> None:
     for holder, names in _FLAGS:
         undo += [partial(_set_flag, holder, name, getattr(holder, name)) for name in names]
     undo.append(partial(_set_default_device, default_device_context.__dict__.get("device_context")))
+    undo.append(partial(vars(print_options).update, dict(vars(print_options))))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        undo += [partial(numpy.seterr, **numpy.geterr()), partial(numpy.set_printoptions, **numpy.get_printoptions())]
+    undo.append(partial(_put_back_environment, dict(os.environ)))
+    undo.append(partial(_put_back_filters, warnings.filters, list(warnings.filters)))
+    loggers = [(logger, logger.level, *logger.handlers) for logger in _loggers()]
+    undo.append(partial(_put_back_loggers, loggers))
+    for space in (torch, nn, nn.functional):
+        undo.append(partial(_put_back_names, vars(space), dict(vars(space))))
+    undo.append(partial(_put_back_classes, *_attributes_of_classes()))
 
+
+def _put_back_names(space: dict[str, Any], before: dict[str, Any]) -> None:
+    """The public names of torch's own modules; a module in them was imported, and stays so."""
+    for name in [name for name in space if not name.startswith("_") and space[name] is not before.get(name, _UNBOUND)]:
+        _bind(space, name, before.get(name, _UNBOUND))
+
+
+def _put_back_environment(before: dict[str, str]) -> None:
+    for name in [name for name in os.environ if name not in before]:
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+def _put_back_filters(filters: Any, before: list[Any]) -> None:
+    if warnings.filters is filters and filters == before:
+        return
+    warnings.filters = filters
+    filters[:] = before
+    with warnings.catch_warnings():  # on its way out it says that the filters have changed
+        pass
+
+
+def _loggers() -> list[logging.Logger]:
+    named = list(logging.root.manager.loggerDict.values())
+    return [logging.root, *(each for each in named if isinstance(each, logging.Logger))]
+
+
+def _put_back_loggers(before: list[tuple[Any, ...]]) -> None:
+    for logger, level, *handlers in before:
+        if logger.level != level:
+            logger.setLevel(level)
+        refill(logger.handlers, handlers)
+
+
+def _attributes_of_classes() -> tuple[list[int], list[str], list[Any]]:
+    """Of each how many, their names and their values. Few lists: many dicts would call the collector."""
+    spaces = [vars(kind) for kind in _CLASSES]
+    values = [value for space in spaces for value in space.values()]
+    return [*map(len, spaces)], [*chain.from_iterable(spaces)], values
+
+
+def _put_back_classes(counts: list[int], names: list[str], values: list[Any]) -> None:
+    now = _attributes_of_classes()
+    if now[:2] == (counts, names) and all(map(is_, now[2], values)):
+        return
+    attributes = zip(names, values, strict=True)
+    for kind, count in zip(_CLASSES, counts, strict=True):
+        _bind_attributes(kind, dict(islice(attributes, count)))
+
+
+_CLASSES: tuple[type, ...] = (
+    Tensor,
+    *(each for each in vars(nn).values() if isinstance(each, type) and issubclass(each, nn.Module)),
+)
 
 _backends: Any = torch.backends
+_future: Any = torch.__future__
+_invariants: Any = torch.sparse.check_sparse_tensor_invariants
+_SMALLEST = sys.float_info.min * sys.float_info.epsilon  # zero where denormal numbers are flushed
 _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_num_threads, torch.set_num_threads),
     (torch.is_warn_always_enabled, torch.set_warn_always),
+    (is_multithreaded, torch.autograd.set_multithreading_enabled),
+    (lambda: _SMALLEST * 1.0 == 0.0, torch.set_flush_denormal),
+    (_invariants.is_enabled, lambda on: (_invariants.enable if on else _invariants.disable)()),
+    (_future.get_overwrite_module_params_on_conversion, _future.set_overwrite_module_params_on_conversion),
+    (_future.get_swap_module_params_on_conversion, _future.set_swap_module_params_on_conversion),
+    (torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (lambda: logging.root.manager.disable, logging.disable),
+    (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    (gc.get_threshold, lambda before: gc.set_threshold(*before)),
+    (os.getcwd, os.chdir),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (_backends.cuda.flash_sdp_enabled, _backends.cuda.enable_flash_sdp),
     (_backends.cuda.mem_efficient_sdp_enabled, _backends.cuda.enable_mem_efficient_sdp),
@@ -224,13 +388,15 @@ _REDUCED = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precis
 _FLAGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (_backends.cudnn, ("benchmark", "benchmark_limit", "deterministic", "enabled", "allow_tf32")),
     (_backends.cuda.matmul, _REDUCED),
+    (_backends.mkldnn, ("enabled",)),
+    (_backends.opt_einsum, ("enabled", "strategy")),
 )
 
 
 def _answer(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
-    except RuntimeError:  # torch does not say what the precision is where it was set in several ways
+    except (RuntimeError, OSError):  # the precision was set in several ways; the working directory is gone
         return _UNBOUND
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import contextvars
+import functools
 import inspect
 import linecache
 import re
@@ -31,17 +34,28 @@ from torchmove.planning.plan import Refusal
 from torchmove.rehearsing import decisions, runtime
 from torchmove.rehearsing.captured import Captured
 from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
-from torchmove.rehearsing.device import CannotGoOn, NotFollowed, NotOnDevice, SimulatedDevice
+from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice
 from torchmove.rehearsing.files import files
 from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hooks_overridden
 from torchmove.rehearsing.generators import generators
 from torchmove.rehearsing.given import Given, trained_in
+from torchmove.rehearsing.iterators import Iterators
 from torchmove.rehearsing.libraries import forget_answers, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.loaders import delivered, dismiss
 from torchmove.rehearsing.origins import Belongings, computed_from, name_of, thrown_away
 from torchmove.rehearsing.plain import plainly
 from torchmove.rehearsing.precision import mixed_precision
-from torchmove.rehearsing.provenance import Line, Origin, Provenance, is_installed, is_ours, own_line, users_line_of
+from torchmove.rehearsing.provenance import (
+    Line,
+    Origin,
+    Provenance,
+    frames_of,
+    is_installed,
+    is_ours,
+    is_users,
+    own_line,
+    users_line_of,
+)
 from torchmove.rehearsing.restore import (
     MOST_ARRAY_BYTES,
     remember,
@@ -52,7 +66,7 @@ from torchmove.rehearsing.restore import (
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.rehearsing.runtime import nothing_traced
 from torchmove.rehearsing.setup import lazy_tensors, set_up
-from torchmove.rehearsing.tensors import CPU, StandIn, place_of
+from torchmove.rehearsing.tensors import CPU, StandIn, leaves, place_of
 from torchmove.rehearsing.threads import ThreadTracking
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.names import names_of
@@ -85,6 +99,7 @@ _OF_THE_SIMULATION = re.compile(
 _OF_ARGUMENTS = re.compile(
     r"unsupported operand|invalid combination of arguments|argument '?\w+'? .*must be|'StandIn' object has no attribute"
 )
+_ASKS_FOR_DEVICE = re.compile(r"\.(is_cuda|is_cpu|is_mps|is_xpu|get_device|device)\b")
 _OF_MODULES = {"parameter", "buffer", "gradient", "state"}
 _ENDS = (SystemExit, KeyboardInterrupt)
 _TORCHS_ERRORS = (RuntimeError, NotImplementedError, TypeError, AttributeError)
@@ -235,6 +250,18 @@ def parameters_of(step: Any, objects: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(places, objects, strict=False))
 
 
+def _bound_in(step: Any, named: dict[str, Any]) -> dict[str, Any]:
+    """What a partial that is the step gives to its function, under the names of the function's parameters."""
+    if not isinstance(step, functools.partial):
+        return {}
+    try:
+        bound = inspect.signature(step.func).bind_partial(*step.args, **step.keywords).arguments
+    except (TypeError, ValueError):
+        bound = {str(index): each for index, each in enumerate((*step.args, *step.keywords.values()))}
+    known = {id(each) for each in named.values()}
+    return {name: each for name, each in bound.items() if id(each) not in known and name not in named}
+
+
 class _Rehearsing:
     def __init__(
         self,
@@ -247,10 +274,13 @@ class _Rehearsing:
         self.step, self.objects, self.options, self.caller = step, objects, options, caller
         self.arguments = objects  # those, but for devices that were decided
         self.home = home_of(options.to)
+        bound = _bound_in(step, named)
+        named = {**named, **bound}
         given = Given(named, options.state)
         self.states, self.assumed = given.states, given.assumed
         self.parameters = parameters_of(step, objects)
         named = self.as_the_step_names_them(named)
+        self.bound = bound.keys() - self.states.keys()  # the data that a partial gives
         if not isinstance(step, types.FunctionType):
             self.states.setdefault("step", step.__self__ if isinstance(step, types.MethodType) else step)
         self.trained = list(trained_in(list(self.states.values())))
@@ -258,8 +288,10 @@ class _Rehearsing:
         self.around = Captured(step, [*self.states.values(), *self.trained, *objects])
         found = self.around.held.items()
         self.outside = {name: each for name, each in found if id(each) not in known and name not in named}
-        self.named = {"step": step, **self.outside, **named, **self.states}
-        self.stage = SimulatedDevice(self.home, real=options.data == "real", tell=self.tell, find=self.find)
+        self.named = {**bound, "step": step, **self.outside, **named, **self.states}
+        name = getattr(step, "__qualname__", type(step).__name__)
+        real = options.data == "real"
+        self.stage = SimulatedDevice(self.home, real=real, tell=self.tell, find=self.find, step=name)
         self.company = ThreadTracking(self.stage, self.broke_off)
         self.findings: dict[tuple[str, int, str, str], Finding] = {}
         self.values = "real" if options.data == "real" else "shapes"
@@ -275,6 +307,7 @@ class _Rehearsing:
         self.generators: list[torch.Generator] = []
         self.made: list[Any] = []  # regions of mixed precision and scalers that there would be with the device
         self.is_off: SwitchedOff = lambda _: False
+        self.iterators: Iterators | None = None
 
     def as_the_step_names_them(self, named: dict[str, Any]) -> dict[str, Any]:
         """Data under the names of the step's parameters: there is where they are sent to the device."""
@@ -346,7 +379,7 @@ class _Rehearsing:
         }
         self.is_off = switched_off_by(self.around, inventory, self.caller, self.home)
         holders = [holder for holder, _ in inventory.holders.values()]
-        if remember([*self.named.values(), *holders, *self.around.functions], undo):
+        if remember([*self.named.values(), *holders, *self.around.functions, *self.around.keepers()], undo):
             most = readable_bytes(MOST_ARRAY_BYTES)
             self.assumed.append(f"numpy's arrays are more than {most}: what the step writes into some of them stays")
         places = self.places(inventory, undo)
@@ -362,6 +395,8 @@ class _Rehearsing:
             at_home = places.get(id(tensor)) is self.home
             return None if at_home else belongings.origin_of(path, role, tensor)
 
+        self.iterators = Iterators(self.around, self.named, inventory)
+        self.arguments = self.iterators.spare(self.arguments)
         if not self.stopped:
             set_up(inventory, self.stage, places, origin_of, undo)
 
@@ -436,7 +471,7 @@ class _Rehearsing:
             if decided.sends_its_own(own):
                 self.own[name] = kind
                 self.assumed.append(f"of {of_whom}, what its code sends is on {self.home}")
-            elif name == "step":
+            elif name == "step" and not isinstance(own, functools.partial):
                 self.assumed.append(f"{of_whom} is treated as state")
         places_by_code = {*self.own}
         for name, own in self.outside.items():
@@ -457,6 +492,9 @@ class _Rehearsing:
             placed = map(place_of, plan.placement)
             places.update(zip(map(id, plan.inventory.tensors.objects), placed, strict=True))
             repoint_all(plan.repoints, undo)
+        for slot in inventory.slots if self.bound else ():
+            if next(slot.path.steps()).what in self.bound:
+                places[id(slot.tensor)] = _place(slot.tensor.device)
         why, refused = "tm.move refuses this state", [each for each in plan.refusals if each.code not in _NO_OBSTACLE]
         if self.options.moved_by == "to":
             why = "a rehearsal cannot look into this, or it cannot be moved"
@@ -496,6 +534,7 @@ class _Rehearsing:
                 if not company.end() and not self.stopped:
                     self.stopped, self.ending = _GOES_ON, "limit"
         self.mark_state()
+        self.assumed += self.iterators.advanced() if self.iterators is not None else []
 
     @contextmanager
     def watched_for_moves(self) -> Iterator[None]:
@@ -522,7 +561,7 @@ class _Rehearsing:
                 for each in trained_in([value for name, value in self.states.items() if name not in self.own]):
                     if isinstance(each, nn.Module):
                         each.to(self.home)
-            self.step(*self.arguments)
+            contextvars.copy_context().run(self.step, *self.arguments)  # its context variables stay in there
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too: a step that ends the program does not run to its end
@@ -535,14 +574,16 @@ class _Rehearsing:
         said = str(error).strip().splitlines()[:1]
         words = ": ".join([type(error).__name__, *said]).replace("StandIn", "Tensor")
         if isinstance(error, CannotGoOn):
-            self.stop(error, "limit", str(error), "rehearse with data='real', on the command line --data real")
+            self.stop(error, "limit", str(error), self.with_values())
+        elif isinstance(error, Ended):
+            self.stop(error, "limit", error.why, error.remedy)
         elif isinstance(error, NotFollowed):
             self.stop(error, "limit", str(error), _LEAVE_OUT)
         elif isinstance(error, NotOnDevice):
             self.stop(error, "device", str(error), error.remedy)
             self.find(users_line_of(error), "dtype", str(error), error.remedy)
         elif self.is_the_simulations(error):
-            remedy = _LEAVE_OUT if self.stage.real else "rehearse with data='real', on the command line --data real"
+            remedy = self.with_values()
             cause = next((each for each in _chain(error) if _OF_THE_SIMULATION.search(str(each))), error)
             if cause is not error:
                 words = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}".replace(
@@ -559,23 +600,30 @@ class _Rehearsing:
             remedy = "not a device error; correct this first" + (
                 "" if self.options.confirm_errors else " (confirm_errors=True tries the step without the simulation)"
             )
+            if _asks_for_device(_innermost(error)):
+                remedy = f"the check asks for a device; correct it for {self.home}"
             self.stop(error, "error", words, remedy)
             line = users_line_of(error)
             self.find(line, "error", words, remedy)
 
+    def with_values(self) -> str:
+        """What to do about what shapes alone do not do."""
+        return _LEAVE_OUT if self.stage.real else "rehearse with data='real', on the command line --data real"
+
     def is_about_devices(self, error: BaseException) -> bool:
         """Did a library refuse tensors on two devices by a check of its own? Reports what is on the CPU there."""
-        said, last = str(error), error.__traceback__
+        said, last = str(error), _innermost(error)
         names_both = self.home.type in said and ("device" in said or "cpu" in said)
-        if isinstance(error, _ENDS) or not (names_both or "different devices" in said):
+        asks = last is not None and _asks_for_device(last)
+        if isinstance(error, _ENDS) or not (names_both or asks or "different devices" in said):
             return False
-        while last is not None and last.tb_next is not None:
-            last = last.tb_next
         given = {} if last is None else _compared(last)
         strays = [each for each in given.values() if each._place is CPU and each._origin is not None]
         before = len(self.findings)
-        for stray in strays if len(given) == 1 or len({each._place for each in given.values()}) > 1 else ():
-            self.tell(stray, last.tb_frame.f_code.co_name, users_line_of(error))  # type: ignore[union-attr]
+        is_one = asks or len(given) == 1 or len({each._place for each in given.values()}) > 1
+        with frames_of(error.__traceback__):
+            for stray in strays if is_one else ():
+                self.tell(stray, last.tb_frame.f_code.co_name, users_line_of(error))  # type: ignore[union-attr]
         known = [each for each in strays if each._origin.reported or each._origin.root.reported]  # type: ignore[union-attr]
         return len(self.findings) > before or bool(known)
 
@@ -592,9 +640,7 @@ class _Rehearsing:
             return False
         if any(isinstance(each, _TORCHS_ERRORS) and _OF_THE_SIMULATION.search(str(each)) for each in _chain(error)):
             return True  # a library may have raised one of its own from it
-        last = error.__traceback__
-        while last is not None and last.tb_next is not None:
-            last = last.tb_next
+        last = _innermost(error)
         # A function of torch's that is written in C has no frame: what calls it for the step is not the cause.
         code = None if last is None else last.tb_frame.f_code
         return code is not None and is_ours(code.co_filename) and code not in _CALLS
@@ -688,16 +734,53 @@ def _kind(error: BaseException) -> str:
 
 def _compared(raised: types.TracebackType) -> dict[str, StandIn]:
     """The tensors of a function that raised an error: those that the test before it names, if that names any."""
-    tensors = {name: each for name, each in raised.tb_frame.f_locals.items() if type(each) is StandIn}
-    words: set[str] = set()
+    variables = {**raised.tb_frame.f_locals}
+    words = {*re.findall(r"\w+", _check_of(raised) or _test_of(raised))}
+    named = {name: [each for each in leaves(variables[name]) if type(each) is StandIn] for name in words & {*variables}}
+    found = {f"{name}{index}": each for name, inside in named.items() for index, each in enumerate(inside)}
+    return found or {name: each for name, each in variables.items() if type(each) is StandIn}
+
+
+def _test_of(raised: types.TracebackType) -> str:
+    """The lines from the test before an error on; "": there is none nearby."""
+    lines: list[str] = []
     for number in range(raised.tb_lineno, max(0, raised.tb_lineno - 8), -1):
-        line = linecache.getline(raised.tb_frame.f_code.co_filename, number)
-        words |= {*re.findall(r"\w+", line)}
-        if line.lstrip().startswith(("if ", "elif ", "assert ")):
-            break
-    else:
-        return tensors
-    return {name: each for name, each in tensors.items() if name in words} or tensors
+        lines.insert(0, linecache.getline(raised.tb_frame.f_code.co_filename, number))
+        if lines[0].lstrip().startswith(("if ", "elif ", "assert ")):
+            return "".join(lines)
+    return ""
+
+
+def _asks_for_device(raised: types.TracebackType | None) -> bool:
+    """Is it a check of the step's own, by a test of where a tensor is, that has raised an error?"""
+    if raised is None or not is_users(raised.tb_frame.f_code.co_filename):
+        return False
+    return _ASKS_FOR_DEVICE.search(_check_of(raised)) is not None
+
+
+def _check_of(raised: types.TracebackType) -> str:
+    """The condition of the `assert` that has failed, or of the `if` right around a `raise`; "": there is none."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(raised.tb_frame.f_code.co_filename)))
+    except SyntaxError:  # a cell of a notebook
+        return ""
+    for node in ast.walk(tree):
+        is_failed = isinstance(node, ast.Assert) and _spans(node, raised.tb_lineno)
+        inside = node.body if isinstance(node, ast.If) else []
+        if is_failed or any(isinstance(each, ast.Raise) and _spans(each, raised.tb_lineno) for each in inside):
+            return ast.unparse(node.test)  # type: ignore[attr-defined]
+    return ""
+
+
+def _spans(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _innermost(error: BaseException) -> types.TracebackType | None:
+    raised = error.__traceback__
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    return raised
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

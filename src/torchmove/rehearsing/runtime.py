@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any, NoReturn
 from unittest.mock import patch
 
@@ -17,7 +18,9 @@ from torch.autograd import forward_ad
 from torchmove.internals.interrupts import HeldInterrupts
 from torchmove.internals.simulation import pytree
 from torchmove.rehearsing.device import NotFollowed, SimulatedDevice
-from torchmove.rehearsing.tensors import StandIn
+from torchmove.rehearsing.origins import argument_of, users_name
+from torchmove.rehearsing.provenance import users_line
+from torchmove.rehearsing.tensors import CPU, StandIn
 
 
 @contextmanager
@@ -107,7 +110,10 @@ def _answers(stage: SimulatedDevice) -> Iterator[tuple[Any, str, Any]]:
     for name in ("nested_tensor", "as_nested_tensor"):
         yield torch.nested, name, _made_and_sent(getattr(torch.nested, name))
     for kind_of_type, dtype in _TYPES.items():
-        yield own, f"{kind_of_type}Tensor", tensor_type(f"{kind_of_type}Tensor", dtype, stage.home)
+        name = f"{kind_of_type}Tensor"
+        yield own, name, tensor_type(name, dtype, stage.home)
+        yield torch, name, tensor_type(name, dtype, CPU)
+    yield torch, "set_default_tensor_type", _default_type(stage)
 
 
 def _to_the_one_device(home: torch.device) -> Callable[..., Any]:
@@ -279,18 +285,54 @@ class _TensorType(type):
 
     dtype: torch.dtype
     simulated_on: torch.device
+    real: Any  # torch's own, of the CPU
 
     def __instancecheck__(cls, tensor: object) -> bool:
-        return isinstance(tensor, Tensor) and tensor.dtype == cls.dtype and tensor.device == cls.simulated_on
+        if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+            return False
+        return tensor.dtype == cls.dtype and tensor.device == cls.simulated_on
 
-    def __call__(cls, *values: Any) -> Tensor:
+    def __call__(cls, *values: Any, **named: Any) -> Any:
+        other = values[0] if len(values) == 1 else None
+        if isinstance(other, StandIn) and other._place is not cls.simulated_on:
+            return _of_another_device(other, cls)
+        if cls.simulated_on is CPU:
+            return cls.real(*values, **named)
         if len(values) == 1 and not isinstance(values[0], (int, torch.Size)):
             return torch.as_tensor(values[0], dtype=cls.dtype, device=cls.simulated_on)
         return torch.empty(*values, dtype=cls.dtype, device=cls.simulated_on)
 
 
+def _of_another_device(tensor: StandIn, kind: _TensorType) -> Tensor:
+    """A type of tensors takes none of another device; the run goes on as if it had been converted as it should."""
+    stage = tensor._stage
+    if kind.simulated_on is not CPU:
+        stage.tell(tensor, f"torch.{kind.simulated_on.type}.{kind.__name__}", users_line())
+        return torch.as_tensor(tensor, dtype=kind.dtype, device=kind.simulated_on)
+    name = argument_of(users_line(), kind.__name__) or users_name(tensor) or "x"
+    why = f"torch.{kind.__name__} takes tensors on the CPU, and this is on {tensor._place}"
+    stage.find(users_line(), "host", why, f"{name}.to({kind.dtype})")
+    return tensor.to(kind.dtype)
+
+
 def tensor_type(name: str, dtype: torch.dtype, home: torch.device) -> Any:
-    return _TensorType(name, (), {"dtype": dtype, "simulated_on": home})
+    return _TensorType(name, (), {"dtype": dtype, "simulated_on": home, "real": getattr(torch, name, None)})
+
+
+def _default_type(stage: SimulatedDevice) -> Callable[..., None]:
+    """torch.set_default_tensor_type: a dtype, and the device where what is made without one comes to be."""
+    really = torch.set_default_tensor_type
+
+    def set_default_tensor_type(kind: Any, /) -> None:
+        if isinstance(kind, str) and kind.startswith("torch."):
+            kind = attrgetter(kind.removeprefix("torch."))(torch)
+        if not isinstance(kind, _TensorType) or not kind.dtype.is_floating_point:
+            really(getattr(kind, "real", kind))
+            return
+        torch.set_default_dtype(kind.dtype)
+        stage.default_type = None if kind.simulated_on is CPU else kind.simulated_on
+
+    return set_default_tensor_type
 
 
 def simulated_type(real: Any, home: torch.device) -> Any:

@@ -142,7 +142,19 @@ class StandIn(Tensor):
     def get_device(self) -> int:
         return -1 if self._place is CPU else self._place.index
 
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        self._stage.check_open()
+        return super().numpy(*args, **kwargs)
+
+    def tolist(self) -> Any:
+        self._stage.check_open()
+        return super().tolist()
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        if self._stage.closed:
+            return (
+                f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype}), a stand-in of a rehearsal that has ended"
+            )
         if self._place is not CPU:
             self._stage.note("printing waits for the device and brings values to the CPU")
         return f"tensor(..., size={tuple(self.shape)}, device='{self._place}', dtype={self.dtype})"
@@ -153,6 +165,7 @@ class StandIn(Tensor):
     def __torch_dispatch__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Reached where the stage is not entered, in a thread of torch's own."""
         stage = next(each._stage for each in leaves((args, kwargs)) if isinstance(each, StandIn))
+        stage.check_open()
         return stage.run(func, args, kwargs or {})
 
 
