@@ -46,7 +46,7 @@ from torchmove.rehearsing.sources import (
     parameters_of,
     scope_around,
 )
-from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.inventory import DeviceValue, Inventory
 from torchmove.surveying.paths import ATTRIBUTE, ITEM
 
 _CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
@@ -59,8 +59,10 @@ class Decided:
     def __init__(self, around: Captured, home: torch.device, caller: str = "") -> None:
         """`caller`: the file that asks for the rehearsal."""
         self.around, self.home, self.reasons, self.caller = around, home, Reasons(), caller
-        self.placements = Placements(self.reasons)
+        self.again = Again(self.reasons, home, self._space_of)
+        self.placements = Placements(self.reasons, self.again)
         self.reasons.source(caller)
+        self._spaces: dict[str, dict[str, Any]] = {}
         self.sent_names: set[str] = set()
         self.generators: list[torch.Generator] = []  # made for a device that was decided
         self.of_libraries: dict[int, Any] = {}  # what is in objects that libraries have made, without a word of cpu
@@ -68,7 +70,6 @@ class Decided:
         self.replaced: set[int] = set()  # those that came into a module after that was sent
         self.there: set[int] = set()  # the tensors that were sent, by their ids
         self.sent_modules: dict[int, torch.nn.Module] = {}
-        self.again = Again(self.reasons, home)
         self.made: list[Any] = []  # regions of mixed precision and scalers that there would be
         self.assumed: list[str] = []
         self._changes: list[tuple[Callable[[], object], Callable[[], object]]] = []  # do, and undo
@@ -90,6 +91,10 @@ class Decided:
             undo.append(back)
             do()
         repoint_all(self._repoints, undo)
+
+    def decides(self, value: DeviceValue) -> bool:
+        """Is it one of those that were decided?"""
+        return any(value.holder is each.value.holder and value.what == each.value.what for each in self._repoints)
 
     def values_in(self, inventory: Inventory, roots: Mapping[str, Any]) -> None:
         """The devices that objects remember, and the switches of namespaces."""
@@ -117,7 +122,7 @@ class Decided:
                 continue
             every = source.attributes.get(name, ())
             own = [each for each in every if each.owner in owners] if owners else list(every) * (len(every) == 1)
-            space = {**self._globals_of(source), **_locals_of(source.file), "self": holder}
+            space = {**self._space_of(source), "self": holder}
             return None if self.again.stays(own, source, space) else line
         return None
 
@@ -159,7 +164,7 @@ class Decided:
         for source, expression, scope in given:
             _, variable = assigned_to(getattr(expression, "id", ""), source, scope)
             assigned = variable or [Assigned(expression, (), scope)]
-            space = {**self._globals_of(source), **_locals_of(source.file)}
+            space = self._space_of(source)
             is_switch = value is False
             new = self.again.switch(assigned, source, space) if is_switch else None
             new = new if is_switch else self._precision(name, value, line, assigned, source, space)
@@ -170,6 +175,13 @@ class Decided:
     def _globals_of(self, source: Source) -> dict[str, Any]:
         spaces = (each.__globals__ for each in self.around.functions if each.__code__.co_filename == source.file)
         return next(spaces, {})
+
+    def _space_of(self, source: Source) -> Mapping[str, Any]:
+        """The variables of a file, and of its functions that are running."""
+        if source.file not in self._spaces:
+            modules = (each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == source.file)
+            self._spaces[source.file] = self._globals_of(source) or vars(next(modules, types.SimpleNamespace()))
+        return ChainMap(_locals_of(source.file), self._spaces[source.file])
 
     def _returned_device(self, step: str, place: tuple[int, int]) -> Line | None:
         """Of a function that returns as many values as the step takes: `return model, loader, device`."""
@@ -463,8 +475,15 @@ class Decided:
     def sends_its_own(self, holder: Any) -> bool:
         """Does an object of the user's class send what it holds by its own methods?"""
         return type(holder) in self.around.classes and (
-            self._add_own(holder, set()) or self._add_inherited(holder, set())
+            self._add_own(holder, set()) or self._add_inherited(holder, set()) or self._sends_to_the_cpu(holder)
         )
+
+    def _sends_to_the_cpu(self, holder: Any) -> bool:
+        """Does a method send what an object has to a device that is the CPU on every machine?"""
+        own = _owners(holder)
+        assigned = (each for source in self._sources for name in getattr(holder, "__dict__", ()) for each in source.attributes.get(name, ()))
+        values = (each.value for each in assigned if each.owner in own)
+        return any(node in self.placements.switched_off for value in values for node in ast.walk(value))
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         """Of the user's modules."""

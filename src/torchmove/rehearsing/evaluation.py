@@ -11,14 +11,25 @@ import functools
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
 
 from torchmove.rehearsing.runtime import simulated_type
-from torchmove.rehearsing.sources import ASKS, DEEP, Assigned, Reasons, Source, called, scope_around
+from torchmove.rehearsing.sources import (
+    ASKS,
+    DEEP,
+    Assigned,
+    Reasons,
+    Source,
+    argument_of,
+    called,
+    default_of,
+    parameters_of,
+    scope_around,
+)
 
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
 _PRECISION = {"autocast", "GradScaler"}
@@ -39,6 +50,10 @@ _COMPARING: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 class CannotTell(Exception):
     """Evaluating it would do more than ask, or a name has no value."""
+
+
+class NeverCalled(CannotTell):
+    """It is the parameter of a function that nothing calls."""
 
 
 def is_candidate(value: Any, home: torch.device) -> bool:
@@ -74,9 +89,20 @@ def is_for_the_cpu(value: Any, home: torch.device) -> bool:
 
 def assigned_to(name: str, source: Source, scope: str) -> tuple[str, list[Assigned]]:
     """The scope in which a variable is found from another one, and what is assigned to it there."""
-    while scope and not source.names.get((scope, name)):
+    while scope and not source.names.get((scope, name)) and not _is_parameter(name, source, scope):
         scope = scope_around(scope)
     return scope, source.names.get((scope, name), [])
+
+
+def _is_parameter(name: str, source: Source, scope: str) -> bool:
+    return scope in source.functions and name in parameters_of(source.functions[scope])
+
+
+def _is_of_cpu(value: Any, home: torch.device) -> bool:
+    return value.__module__ == "torch" if isinstance(value, type) else is_candidate(value, home)
+
+
+_COUNTERS = (int, float, list, dict, set)  # what is in these changes, and no statement binds the name
 
 
 def makes_precision(expression: ast.expr) -> bool:
@@ -88,8 +114,11 @@ class Again:
     off: regions and scalers that were made anew and are switched off by the expression that makes them.
     """
 
-    def __init__(self, reasons: Reasons, home: torch.device) -> None:
-        self.reasons, self.home = reasons, home
+    def __init__(
+        self, reasons: Reasons, home: torch.device, space_of: Callable[[Source], Mapping[str, Any]] = lambda _: {}
+    ) -> None:
+        """`space_of`: the variables of a file, with their values."""
+        self.reasons, self.home, self.space_of = reasons, home, space_of
         self.off: list[Any] = []
         self._under_way: set[int] = set()  # the assignments of switches that are evaluated
 
@@ -112,15 +141,43 @@ class Again:
     def stays(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> bool:
         """Is a device that was decided on the CPU also where there is the device: by a switch that is off, or by a
         later statement?"""
-        for each in reversed(assigned):
-            runs = self._runs(each, source, space)
-            if runs is not False:
-                with suppress(Exception):  # its names have other values by now
-                    value = self.value(each.value, source, each.scope, space)
-                    of_cpu = value.__module__ == "torch" if isinstance(value, type) else is_candidate(value, self.home)
-                    return runs is True and of_cpu
-                return False
+        with suppress(Exception):  # its names have other values by now
+            return _is_of_cpu(self._by_statements(reversed(assigned), source, space), self.home)
         return False
+
+    def is_cpu(self, device: ast.expr, source: Source, scope: str) -> bool:
+        """Is a device that is decided the CPU also where there is the device, or a switch that is decided off?"""
+        with suppress(Exception):  # its names have other values by now
+            return _is_of_cpu(self.value(device, source, scope, self.space_of(source)), self.home)
+        return False
+
+    def never_runs(self, assigned: Assigned, source: Source) -> bool:
+        """Is a statement skipped on every machine, by a switch that nothing has changed?"""
+        tests = [each for each in assigned.tests if self._is_settled(each, source, assigned.scope)]
+        return any(self.truth(each, source, assigned.scope, self.space_of(source)) is False for each in tests)
+
+    def _is_settled(self, test: ast.expr, source: Source, scope: str) -> bool:
+        """Are all that it reads variables that are bound once, to no number or container?"""
+        space = self.space_of(source)
+        for name in {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}:
+            found_in, assigned = assigned_to(name, source, scope)
+            is_given = name == "self" or _is_parameter(name, source, found_in)
+            is_known = is_given or name in source.modules or name in source.returns
+            if not is_known and (len(assigned) != 1 or type(space.get(name)) in _COUNTERS):
+                return False
+        return True
+
+    def _by_statements(
+        self, statements: Iterable[Assigned], source: Source, space: Mapping[str, Any], deep: int = 0
+    ) -> Any:
+        """What the first of these gives that runs."""
+        for each in statements:
+            runs = self._runs(each, source, space)
+            if runs is None:
+                break
+            if runs:
+                return self.value(each.value, source, each.scope, space, deep + 1)
+        raise CannotTell
 
     def precision(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> Any:
         """The region or the scaler that a variable would have; None: it would have none, or that cannot be told."""
@@ -143,10 +200,17 @@ class Again:
             return node.value
         if isinstance(node, ast.Name):
             return self._named(node.id, source, scope, space, deep)
+        if isinstance(node, ast.Attribute) and _is_own(node) and "self" not in space:
+            return self._own(node.attr, source, scope, space, deep)
         if isinstance(node, ast.Attribute):
             return self._attribute(of(node.value), node.attr, source, space)
         if isinstance(node, ast.Subscript):
-            return of(node.value)[of(node.slice)]
+            holder, key = of(node.value), of(node.slice)
+            return self._kept(holder[key], str(key), holder, source, space)
+        if isinstance(node, ast.List):
+            return [of(each) for each in node.elts]
+        if isinstance(node, ast.Dict) and None not in node.keys:
+            return {of(key): of(value) for key, value in zip(node.keys, node.values, strict=True) if key}
         if isinstance(node, ast.IfExp):
             return of(node.body) if of(node.test) else of(node.orelse)
         if isinstance(node, ast.BoolOp):
@@ -156,11 +220,26 @@ class Again:
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             return _COMPARING[type(node.ops[0])](of(node.left), of(node.comparators[0]))
         if isinstance(node, ast.Call):
+            if called(node) in source.returns and called(node) not in ASKS:
+                return self._by_statements(source.returns[called(node)], source, space, deep + 1)
             return self._called(node, of)
         raise CannotTell
 
+    def _own(self, name: str, source: Source, scope: str, space: Mapping[str, Any], deep: int) -> Any:
+        """What the methods of a class give to an attribute of its objects."""
+        owners = {base for each in scope.split(".") for base in _family(source, each)}
+        own = [each for each in source.attributes.get(name, ()) if each.owner in owners]
+        return self._by_statements(reversed(own), source, space, deep + 1)
+
     def _attribute(self, holder: Any, name: str, source: Source, space: Mapping[str, Any]) -> Any:
-        found, assigned = getattr(holder, name), source.attributes.get(name, [])
+        found = getattr(holder, name)
+        if isinstance(found, torch.device) and name not in getattr(holder, "__dict__", {}):
+            raise CannotTell  # of a tensor: it is where that is
+        return self._kept(found, name, holder, source, space)
+
+    def _kept(self, found: Any, name: str, holder: Any, source: Source, space: Mapping[str, Any]) -> Any:
+        """What there would be in an attribute, or under a key."""
+        assigned = source.attributes.get(name, [])
         if not is_candidate(found, self.home) or self.reasons.of_attribute(source, name) is None:
             return found
         owners = {each.__name__ for each in type(holder).__mro__[:-1]}
@@ -192,6 +271,8 @@ class Again:
 
     def _named(self, name: str, source: Source, scope: str, space: Mapping[str, Any], deep: int) -> Any:
         scope, assigned = assigned_to(name, source, scope)
+        if name != "self" and not assigned and _is_parameter(name, source, scope):
+            return self._given(name, source, scope, space, deep)
         if name not in space:
             if len(assigned) != 1:
                 return _builtin(name)
@@ -202,7 +283,30 @@ class Again:
         may_be = is_candidate(value, self.home) or isinstance(value, (list, tuple, dict))
         if not may_be or self.reasons.of_name(source, name, scope) is None:
             return value
+        if id(assigned) not in self._under_way and value is not False:
+            self._under_way.add(id(assigned))
+            stays = self.stays(assigned, source, space)
+            self._under_way.discard(id(assigned))
+            if stays:
+                return value
         return self._there(value, assigned, source, space)
+
+    def _given(self, name: str, source: Source, scope: str, space: Mapping[str, Any], deep: int) -> Any:
+        """What every call of a function gives for a parameter, if all give the same."""
+        function, values = source.functions[scope], []
+        for caller, call, at in self.reasons.calls_of(source, scope):
+            given = argument_of(call, function, name)
+            where = (caller, at) if given is not None else (source, scope_around(scope))
+            node = default_of(function, name) if given is None else given
+            if node is None or deep > DEEP:
+                raise CannotTell
+            with suppress(NeverCalled):
+                values.append(self.value(node, *where, self.space_of(where[0]), deep + 1))
+        if values and all(each == values[0] for each in values):
+            return values[0]
+        if name in space and not values:
+            return space[name]
+        raise CannotTell if values else NeverCalled
 
     def _there(self, value: Any, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> Any:
         """A value that was decided. What is in a container is not known; nor is a switch that is made of itself."""
@@ -215,6 +319,19 @@ class Again:
             return bool(self.switch(assigned, source, space))
         finally:
             self._under_way.discard(id(assigned))
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _family(source: Source, name: str) -> Iterator[str]:
+    """A class of the file, and those of the file that it derives from."""
+    if name in source.classes:
+        yield name
+        for each in source.classes[name]:
+            if isinstance(each, ast.Name) and each.id != name:
+                yield from _family(source, each.id)
 
 
 def _builtin(name: str) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torchmove.rehearsing.evaluation import Again, assigned_to
 from torchmove.rehearsing.provenance import Line, is_program
 from torchmove.rehearsing.sources import (
     COMPREHENSIONS,
@@ -68,8 +69,9 @@ class _Where(NamedTuple):
 class Placements:
     """Answers with the line that decided the device; None: it is on the CPU, or nothing is known of it."""
 
-    def __init__(self, reasons: Reasons) -> None:
-        self.reasons = reasons
+    def __init__(self, reasons: Reasons, again: Again) -> None:
+        self.reasons, self.again = reasons, again
+        self.switched_off: set[ast.AST] = set()  # calls that send to a device which is the CPU on every machine
         self._known: dict[tuple[Any, ...], Line | None] = {}  # of expressions, where they are read
         self._under_way: set[tuple[Any, ...]] = set()  # those that are being read
         self._is_cut = False  # an expression led to itself: what is decided elsewhere may still say more
@@ -83,7 +85,7 @@ class Placements:
         """Of a variable or an attribute. In each scope the last assignment decides."""
         by_scope: defaultdict[str, list[Assigned]] = defaultdict(list)
         for each in assigned:
-            if not (is_tensor and each.is_sent):
+            if not (is_tensor and each.is_sent) and not self.again.never_runs(each, source):
                 by_scope[each.scope].append(each)
         return next(filter(None, (self._sent_in(source, each, deep, is_tensor) for each in by_scope.values())), None)
 
@@ -242,6 +244,9 @@ class Placements:
         if name in _TO_THE_HOST:
             return None
         asked = self._asked(node, name, where)
+        if any(self._stays(each, where) for each in asked):
+            self.switched_off.add(node)
+            return None
         found = next(filter(None, (self._decided(each, where, deep) for each in asked)), None)
         if found is not None:
             return found
@@ -294,6 +299,15 @@ class Placements:
             asked.append(node.func)
         # A device that is named outright was there: the statement would have failed where it is not.
         return [device for device in asked if not isinstance(device, ast.Constant)]
+
+    def _stays(self, device: ast.expr, where: _Where) -> bool:
+        """Is what says where the result is the CPU on every machine, by a switch that is off?"""
+        if isinstance(device, ast.Name):
+            scope, assigned = assigned_to(device.id, where.source, where.scope)
+            before = [each for each in assigned if scope != where.scope or _end(each.value) <= where.position]
+            if before:
+                return self.again.stays(before, where.source, self.again.space_of(where.source))
+        return self.again.is_cpu(device, where.source, where.scope)
 
     def _decided(self, device: ast.expr, where: _Where, deep: int) -> Line | None:
         """The line that decided a device; that of a tensor is where the tensor is."""

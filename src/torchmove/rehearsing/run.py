@@ -11,7 +11,7 @@ import re
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
@@ -30,7 +30,7 @@ from torchmove.internals.modules import APPLY, apply_of
 from torchmove.internals.scripted import is_scripted
 from torchmove.internals.undo import Undo
 from torchmove.moving.apply import repoint_all
-from torchmove.planning.plan import Refusal
+from torchmove.planning.plan import Refusal, Repoint
 from torchmove.rehearsing import decisions, runtime
 from torchmove.rehearsing.captured import Captured
 from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
@@ -308,6 +308,7 @@ class _Rehearsing:
         self.made: list[Any] = []  # regions of mixed precision and scalers that there would be with the device
         self.is_off: SwitchedOff = lambda _: False
         self.iterators: Iterators | None = None
+        self.repoints: Sequence[Repoint] = ()  # of the devices that the given objects remember
 
     def as_the_step_names_them(self, named: dict[str, Any]) -> dict[str, Any]:
         """Data under the names of the step's parameters: there is where they are sent to the device."""
@@ -443,7 +444,7 @@ class _Rehearsing:
         take_accelerators(decided.of_libraries.values(), self.home, undo)
         for space, name, tensor in decided.parted:
             space[name] = tensor  # put back with the other variables
-        self.place_own(decided, inventory, sent, places)
+        self.place_own(decided, inventory, sent, places, undo)
         self.generators, self.sent, self.made = decided.generators, decided.sent_names, decided.made
         is_off, off = self.is_off, decided.again.off
         self.is_off = lambda made: any(made is each for each in off) or is_off(made)
@@ -457,7 +458,12 @@ class _Rehearsing:
             self.find(line, "decided", why, "nothing to do; strict_devices=True reports such devices")
 
     def place_own(
-        self, decided: decisions.Decided, inventory: Inventory, sent: set[int], places: dict[int, torch.device]
+        self,
+        decided: decisions.Decided,
+        inventory: Inventory,
+        sent: set[int],
+        places: dict[int, torch.device],
+        undo: Undo,
     ) -> None:
         """Of objects whose own code sends what they hold, that of the step among them: the rest is on the CPU."""
         for name, own in self.states.items():
@@ -474,6 +480,8 @@ class _Rehearsing:
             elif name == "step" and not isinstance(own, functools.partial):
                 self.assumed.append(f"{of_whom} is treated as state")
         places_by_code = {*self.own}
+        own = [each.value for each in self.repoints if next(each.value.path.steps()).what in places_by_code]
+        repoint_all([Repoint(each, each.value) for each in own if not decided.decides(each)], undo)
         for name, own in self.outside.items():
             if not isinstance(own, (nn.Module, Optimizer)) and name.isidentifier() and decided.sends_its_own(own):
                 self.own[name] = type(own).__name__
@@ -492,9 +500,10 @@ class _Rehearsing:
             placed = map(place_of, plan.placement)
             places.update(zip(map(id, plan.inventory.tensors.objects), placed, strict=True))
             repoint_all(plan.repoints, undo)
-        for slot in inventory.slots if self.bound else ():
-            if next(slot.path.steps()).what in self.bound:
-                places[id(slot.tensor)] = _place(slot.tensor.device)
+            self.repoints = plan.repoints
+        for entry in inventory.tensors if self.bound else ():
+            if next(entry.path.steps()).what in self.bound:
+                places[id(entry.tensor)] = _place(entry.tensor.device)
         why, refused = "tm.move refuses this state", [each for each in plan.refusals if each.code not in _NO_OBSTACLE]
         if self.options.moved_by == "to":
             why = "a rehearsal cannot look into this, or it cannot be moved"

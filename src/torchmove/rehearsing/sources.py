@@ -564,16 +564,24 @@ class Reasons:
     def arguments(self, source: Source, scope: str, name: str) -> list[tuple[Source, ast.expr, str]]:
         """What a function is called with for a parameter: where the call is read, the argument, and its scope."""
         function = source.functions[scope]
-        *_, owner, own = ["", *scope.split(".")]
-        is_method = parameters_of(function)[:1] == ["self"]
-        called_as = owner if own == "__init__" else own
         return [
             (caller, given, at)
-            for caller in [source, *(each for each in self._sources.values() if each is not source)]
-            for call, at in caller.calls.get(called_as, ())
-            if caller is source or called_as in caller.imports or _is_of_file(caller, call.func, source.file)
-            if (given := _argument(call, parameters_of(function)[is_method:], name)) is not None
+            for caller, call, at in self.calls_of(source, scope)
+            if (given := argument_of(call, function, name)) is not None
         ]
+
+    def calls_of(self, source: Source, scope: str) -> Iterator[tuple[Source, ast.Call, str]]:
+        """The calls of a function in the user's files: where each is read, and its scope."""
+        *_, owner, own = ["", *scope.split(".")]
+        called_as = owner if own == "__init__" else own
+        for caller in [source, *(each for each in self._sources.values() if each is not source)]:
+            for call, at in caller.calls.get(called_as, ()):
+                if caller is source or called_as in caller.imports or _is_of_file(caller, call.func, source.file):
+                    yield caller, call, at
+        for call, at in source.calls.get("__init__", ()) if own == "__init__" else ():
+            heirs = (source.classes[each] for each in at.split(".") if each in source.classes)
+            if any(_last_name(base) == owner for bases in heirs for base in bases):
+                yield source, call, at  # `super().__init__(...)`
 
     def of_attribute(self, source: Source, name: str, owners: tuple[str, ...] = (), deep: int = 0) -> Line | None:
         key = source.file, *owners, f".{name}"
@@ -731,9 +739,12 @@ def default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> a
     return found.get(name)
 
 
-def _argument(call: ast.Call, parameters: list[str], name: str) -> ast.expr | None:
+def argument_of(call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
+    """What a call gives for a parameter; None: its default."""
     by_name = {each.arg: each.value for each in call.keywords}
     if name in by_name:
         return by_name[name]
+    parameters = parameters_of(function)
+    parameters = parameters[parameters[:1] == ["self"] :]
     index = parameters.index(name) if name in parameters else len(call.args)
     return call.args[index] if index < len(call.args) else None
