@@ -35,6 +35,7 @@ from torchmove.rehearsing.placements import Placements, _Where, sent_itself
 from torchmove.rehearsing.plain import ReadAsCpu
 from torchmove.rehearsing.provenance import Line, users_frames
 from torchmove.rehearsing.sources import (
+    ANY,
     ITSELF,
     Assigned,
     Reasons,
@@ -51,6 +52,9 @@ from torchmove.surveying.paths import ATTRIBUTE, ITEM
 
 _CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
 _DISTRIBUTIONS = (torch.distributions.Distribution, torch.distributions.Transform)  # of the tensors they are given
+
+
+_Moment = tuple[int, ...]  # when a statement has run: where it is, and before that the call that has led there
 
 
 class Decided:
@@ -209,7 +213,7 @@ class Decided:
         owners = tuple(each.__name__ for each in type(holder).__mro__[:-1])
         spaces = [each.__globals__ for each in self.around.functions[:1]]
         space = {**dict(ChainMap(vars(sys.modules.get(type(holder).__module__, types)), *spaces)), "self": holder}
-        for name, value in list(getattr(holder, "__dict__", {}).items()):
+        for name, value in _attributes_of(holder):
             is_device = self._is_name_or_switch(value) or self._is_unset(value, name, owners)
             if (id(holder), name) in seen or not (is_device or is_for_the_cpu(value, self.home)):
                 continue
@@ -282,6 +286,8 @@ class Decided:
         for holder, _ in inventory.holders.values():
             if type(holder) in self.around.classes:
                 self._add_own(holder, there)
+                if not isinstance(holder, torch.nn.Module):
+                    self._own_parts(holder, there)
                 self._add_of_libraries_in(holder, there)
                 self._add_inherited(holder, there)
         for each in self.around.sources:
@@ -293,6 +299,7 @@ class Decided:
         for composite in inventory.composites:
             if id(composite.tensor) in there:
                 there |= {*map(id, composite.parts)}
+        there -= self.replaced
         self.there = there
         return (index for index, entry in enumerate(inventory.tensors) if id(entry.tensor) in there)
 
@@ -322,7 +329,7 @@ class Decided:
     def _add_of_libraries_in(self, holder: Any, there: set[int]) -> None:
         """What an object of the user's class has of libraries: `self.fabric = Fabric(...)`."""
         own = _owners(holder)
-        for name, value in list(getattr(holder, "__dict__", {}).items()):
+        for name, value in _attributes_of(holder):
 
             def made(source: Source, name: str = name) -> Line | None:
                 assigned = [each for each in source.attributes.get(name, ()) if each.owner in own]
@@ -378,21 +385,58 @@ class Decided:
         if modules:
             self.sent_names.add(name)
 
-    def _parts(self, name: str, whole: Any, there: set[int]) -> None:
+    def _parts(self, name: str, whole: torch.nn.Module | torch.Tensor, there: set[int]) -> None:
         """`model.fc = nn.Linear(4, 2)` after the model was sent; `model.fc.to(device)` where the rest was not."""
+        was_sent = self._was_sent(name, whole)
         for source in self._sources:
-            sent_at = max((_end(each.value) for each in source.names.get(("", name), ())), default=(0, 0))
-            for (scope, part), assigned in list(source.names.items()):
-                piece = _part_of(whole, part.removeprefix(name)) if not scope and part.startswith(name) else None
-                if piece is None or piece is whole or _end(assigned[-1].value) <= sent_at:
+            given = source.names.get(("", name), [])
+            for scope, own in [("", name), *_returned_by_its_call(source, given)]:
+                sent = max((_end(each.value) for each in source.names.get((scope, own), ())), default=(0, 0))
+                self._parts_in(source, own, whole, there, {scope: ()}, sent if was_sent else None)
+
+    def _own_parts(self, holder: Any, there: set[int]) -> None:
+        """`self.model.fc = nn.Linear(4, 2)` in a method, after `self.model` was sent."""
+        own = _owners(holder)
+        modules = [(name, each) for name, each in _attributes_of(holder) if isinstance(each, torch.nn.Module)]
+        for source in self._sources if modules else ():
+            ran = self._ran(source, own)
+            for name, module in modules:
+                its = [each for each in source.attributes.get(name, ()) if each.owner in own and each.scope in ran]
+                if its and self.placements.sent(source, its):
+                    sent = max((*ran[each.scope], *_end(each.value)) for each in its)
+                    self._parts_in(source, f"self.{name}", module, there, ran, sent)
+
+    def _ran(self, source: Source, owners: set[str]) -> dict[str, _Moment]:
+        """When the methods of a class have run: `__init__`, what it calls, and what was called after it."""
+        ran: dict[str, _Moment] = {}
+        for scope in source.functions:
+            owner, _, name = scope.rpartition(".")
+            if owner in owners and self._ran_before(scope):
+                calls = [call for call, at in source.calls.get(name, ()) if at == f"{owner}.__init__"]
+                inside = next((_end(call) for call in calls if ast.unparse(call.func) == f"self.{name}"), (sys.maxsize,))
+                ran[scope] = () if name == "__init__" else inside
+        return ran
+
+    def _parts_in(
+        self,
+        source: Source,
+        name: str,
+        whole: torch.nn.Module | torch.Tensor,
+        there: set[int],
+        ran: Mapping[str, _Moment],
+        sent: _Moment | None,
+    ) -> None:
+        """`ran`: when each scope did; `sent`: when the whole was, if it was."""
+        for (scope, part), assigned in list(source.names.items()):
+            if scope not in ran or not part.startswith((f"{name}.", f"{name}[")):
+                continue
+            for piece, its in _pieces(whole, part.removeprefix(name), assigned):
+                if sent is not None and (*ran[scope], *_end(its.value)) <= sent:
                     continue
-                if self.placements.sent(source, assigned, is_tensor=isinstance(piece, torch.Tensor)):
+                if self.placements.sent(source, [its], is_tensor=isinstance(piece, torch.Tensor)):
                     self._add(piece, there)
-                else:
-                    its: set[int] = set()
-                    self._add(piece, its)
-                    there -= its
-                    self.replaced |= its
+                elif sent is not None and _is_made(source, its):
+                    self._add(piece, self.replaced)
 
     def _made_there(self, name: str, optimizer: torch.optim.Optimizer, there: set[int]) -> set[int]:
         """The state of an optimizer that was made, or loaded, after its parameters were sent."""
@@ -481,7 +525,7 @@ class Decided:
     def _sends_to_the_cpu(self, holder: Any) -> bool:
         """Does a method send what an object has to a device that is the CPU on every machine?"""
         own = _owners(holder)
-        assigned = (each for source in self._sources for name in getattr(holder, "__dict__", ()) for each in source.attributes.get(name, ()))
+        assigned = (each for source in self._sources for name, _ in _attributes_of(holder) for each in source.attributes.get(name, ()))
         values = (each.value for each in assigned if each.owner in own)
         return any(node in self.placements.switched_off for value in values for node in ast.walk(value))
 
@@ -496,7 +540,7 @@ class Decided:
         if is_module and self._first(lambda source: self.placements.sent(source, sent_itself(source, _owners(holder)))):
             self._add(holder, there)
         registered = _registered_in(holder) if is_module else ()
-        for name, value in [*getattr(holder, "__dict__", {}).items(), *registered]:
+        for name, value in [*_attributes_of(holder), *registered]:
             if _is_movable(value) and self._attribute_was_sent(name, holder, value):
                 self._add(value, there)
         return len(there) > before
@@ -518,7 +562,7 @@ class Decided:
             self.generators.append(value)
         elif isinstance(value, _DISTRIBUTIONS):
             there |= {*map(id, held([value], torch.Tensor))}
-        elif isinstance(value, (dict, list, tuple)):
+        elif isinstance(value, _CONTAINERS):
             for each in value.values() if isinstance(value, dict) else value:
                 self._add(each, there)
         elif type(value) in self.around.classes:
@@ -588,12 +632,19 @@ class Decided:
         owners = {each.__name__ for each in type(holder).__mro__[:-1]}
 
         def found(source: Source) -> Line | None:
-            own = [each for each in source.attributes.get(name, ()) if each.owner in owners]
-            if any(each.scope.endswith(".__init__") for each in own):
-                own = [each for each in own if self._ran_before(each.scope)]
-            return self.placements.sent(source, own, is_tensor=isinstance(value, torch.Tensor))
+            own = self._own(source, name, owners) or self._own(source, ANY, owners)
+            elements = self._own(source, f"{name}[]", owners) if isinstance(value, _CONTAINERS) else []
+            is_tensor = isinstance(value, torch.Tensor)
+            return self.placements.sent(source, own, is_tensor=is_tensor) or self.placements.sent(source, elements)
 
         return self._first(found) is not None
+
+    def _own(self, source: Source, name: str, owners: set[str]) -> list[Assigned]:
+        """The statements that give an attribute to an object, of those that have run."""
+        own = [each for each in source.attributes.get(name, ()) if each.owner in owners]
+        if any(each.scope.endswith(".__init__") for each in own) or name.endswith("[]"):
+            own = [each for each in own if self._ran_before(each.scope)]
+        return own
 
     def _ran_before(self, scope: str) -> bool:
         """Has a method run before the step, as far as calls outside of what the step runs tell?"""
@@ -741,6 +792,14 @@ class Decided:
         return on_device(value, self.home)
 
 
+def _returned_by_its_call(source: Source, given: list[Assigned]) -> Iterator[tuple[str, str]]:
+    """The functions that a variable is the result of, and the variable that each returns: `model = build()`."""
+    for each in given:
+        for returned in source.returns.get(called(each.value), ()) if isinstance(each.value, ast.Call) else ():
+            if isinstance(returned.value, ast.Name):
+                yield returned.scope, returned.value.id
+
+
 def _makers(source: Source, name: str) -> list[str]:
     """The functions that return a variable of this name."""
     return [
@@ -779,23 +838,45 @@ def _by_own_apply(module: torch.nn.Module, home: torch.device) -> set[int]:
     return moved
 
 
+def _pieces(whole: Any, path: str, assigned: list[Assigned]) -> Iterator[tuple[Any, Assigned]]:
+    """The modules and tensors that statements put into a module, by the way they write it, and which did it."""
+    holder = _part_of(whole, path.removesuffix("[]"))
+    if not path.endswith("[]"):
+        if holder is not None and holder is not whole:
+            yield holder, assigned[-1]
+        return
+    members = [*children_of(holder).values()] if isinstance(holder, torch.nn.Module) else []
+    in_a_loop = [each for each in assigned if each.is_sent]
+    if in_a_loop:  # `for each in layers: each.to(device)`
+        yield from ((each, in_a_loop[-1]) for each in members)
+    else:
+        yield from zip(reversed(members), reversed(assigned), strict=False)
+
+
 def _part_of(whole: Any, path: str) -> Any:
     """A module or a tensor in a module, by the way a statement writes it: `.layers[0].weight`; None: no such thing."""
+    node: ast.expr = ast.parse(f"whole{path}", mode="eval").body
     steps = []
-    is_a_way = path[:1] in (".", "[") and not path.endswith("[]")
-    node: ast.expr = ast.parse(f"whole{path}", mode="eval").body if is_a_way else ast.Name("")
     while isinstance(node, (ast.Attribute, ast.Subscript)):
-        steps.append(node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", None))
+        steps.append(node.attr if isinstance(node, ast.Attribute) else ast.literal_eval(node.slice))
         node = node.value
-    if not steps:
-        return None
     for step in reversed(steps):
         if not isinstance(whole, torch.nn.Module):
             return None
         held = {**children_of(whole), **registered_in(whole), **whole.__dict__}
         members = [*children_of(whole).values()]
-        whole = held.get(str(step)) if type(step) is not int else dict(enumerate(members)).get(step)
+        is_index = type(step) is int and -len(members) <= step < len(members)
+        whole = members[step] if is_index else held.get(str(step))
     return whole if isinstance(whole, (torch.nn.Module, torch.Tensor)) else None
+
+
+def _is_made(source: Source, assigned: Assigned) -> bool:
+    """Is what it assigns the result of a call, as far as the statements before it tell?"""
+    value = assigned.value
+    if isinstance(value, ast.Name):
+        before = source.names.get((assigned.scope, value.id), [])
+        return bool(before) and isinstance(before[-1].value, ast.Call)
+    return isinstance(value, ast.Call) and not assigned.is_sent
 
 
 def _is_method(call: ast.Call, name: str) -> bool:
@@ -815,8 +896,12 @@ def _end(node: ast.expr) -> tuple[int, int]:
 
 
 def _is_movable(value: Any) -> bool:
-    kinds = (torch.nn.Module, torch.Tensor, torch.Generator, dict, list, tuple, *_DISTRIBUTIONS)
+    kinds = (torch.nn.Module, torch.Tensor, torch.Generator, *_CONTAINERS, *_DISTRIBUTIONS)
     return isinstance(value, kinds) or moves_itself(value)
+
+
+def _attributes_of(holder: Any) -> list[tuple[str, Any]]:
+    return list(getattr(holder, "__dict__", {}).items())
 
 
 def _owners(holder: Any) -> set[str]:

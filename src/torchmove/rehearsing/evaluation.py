@@ -296,6 +296,8 @@ class Again:
         function, values = source.functions[scope], []
         for caller, call, at in self.reasons.calls_of(source, scope):
             given = argument_of(call, function, name)
+            if at == scope:  # it calls itself
+                continue
             where = (caller, at) if given is not None else (source, scope_around(scope))
             node = default_of(function, name) if given is None else given
             if node is None or deep > DEEP:

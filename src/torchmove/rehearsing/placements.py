@@ -27,8 +27,10 @@ from torchmove.rehearsing.sources import (
     Source,
     called,
     loops_of,
+    owner_of,
     parameters_of,
     scope_around,
+    vararg_of,
 )
 
 DEEP = 150  # from expression to expression; a longer way is not followed
@@ -64,6 +66,11 @@ class _Where(NamedTuple):
     def of(cls, source: Source, assigned: Assigned) -> _Where:
         default = assigned.default or (source.set_default if assigned.scope else None)
         return cls(source, assigned.scope, assigned.owner, assigned.tests, _position(assigned.value), {}, default)
+
+
+    @classmethod
+    def of_argument(cls, source: Source, node: ast.expr, scope: str) -> _Where:
+        return cls(source, scope, owner_of(source, scope), (), _position(node), source.within.get(node, {}))
 
 
 class Placements:
@@ -140,8 +147,7 @@ class Placements:
 
     def given(self, source: Source, argument: ast.expr, scope: str) -> Line | None:
         """Of the argument of a call."""
-        loops = source.within.get(argument, {})
-        return self.placed(argument, _Where(source, scope, "", (), _position(argument), loops))
+        return self.placed(argument, _Where.of_argument(source, argument, scope))
 
     def placed(self, node: ast.AST | None, where: _Where, deep: int = 0) -> Line | None:
         """Of the tensors of an expression."""
@@ -199,8 +205,12 @@ class Placements:
                 assigned = [each for each in assigned if _end(each.value) <= where.position]
             if assigned:
                 return self.sent(source, assigned, deep, is_tensor=where.is_tensor)
+            if (scope, node.id) in source.iterated:
+                return self.placed(source.iterated[scope, node.id], where._replace(scope=scope, loops={}), deep)
             if scope in source.functions and node.id in parameters_of(source.functions[scope]):
                 return self._of_parameter(source, scope, node.id, deep, where.is_tensor)
+            if scope in source.functions and node.id == vararg_of(source.functions[scope]):
+                return self._of_vararg(source, scope, deep)
             if not scope:
                 return self._of_import(source, node.id, deep, where.is_tensor)
             scope = scope_around(scope)
@@ -209,11 +219,19 @@ class Placements:
         """By what every call in the user's files gives for it. A function that calls itself gives what it was given."""
         found: list[Line | None] = []
         for caller, given, at in self.reasons.arguments(source, scope, name):
-            loops = caller.within.get(given, {})
             was_cut, self._is_cut = self._is_cut, False
-            line = self.placed(given, _Where(caller, at, "", (), _position(given), loops, is_tensor=is_tensor), deep)
+            line = self.placed(given, _Where.of_argument(caller, given, at)._replace(is_tensor=is_tensor), deep)
             found += [] if line is None and self._is_cut else [line]
             self._is_cut = self._is_cut or was_cut
+        return found[0] if found and all(found) else None
+
+    def _of_vararg(self, source: Source, scope: str, deep: int) -> Line | None:
+        """`*args`: in every call one is there at least; of numbers and texts nothing tells."""
+        skipped = len(source.functions[scope].args.args) - (parameters_of(source.functions[scope])[:1] == ["self"])
+        found = [
+            self._of_any(call.args[skipped:], _Where.of_argument(caller, call, at), deep)
+            for caller, call, at in self.reasons.calls_of(source, scope)
+        ]
         return found[0] if found and all(found) else None
 
     def _of_import(self, source: Source, name: str, deep: int, is_tensor: bool) -> Line | None:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchmove.rehearsing.provenance import Line, is_installed, is_program
 from torchmove.rehearsing.receivers import with_self
@@ -54,6 +54,7 @@ class Source:
         self.default: ast.expr | None = None  # the default device at the statement that is being read
         self.set_default: ast.expr | None = None  # what the file sets as default device
         self.loops: dict[tuple[str, str], list[ast.expr]] = {}  # what a loop goes over, by scope and variable
+        self.iterated: dict[tuple[str, str], ast.expr] = {}  # likewise, of each of several variables
         self.over: dict[tuple[str, str], str] = {}  # the list that a loop goes over, by scope and variable
         self.states_sent: list[tuple[str, ast.For]] = []  # optimizers whose state a loop sends
         self.sendings: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # by an assignment elsewhere
@@ -145,6 +146,7 @@ class Source:
             isinstance(each, ast.Call) and called(each) in ("to", "cuda") for each in ast.walk(node)
         ):
             self.states_sent.append((text.removesuffix(".state.values()"), node))
+        self.iterated |= {(scope, name): over for name, over in bound_by_loop(node.target, node.iter).items()}
         if not isinstance(node.target, ast.Name):
             return
         over = node.iter
@@ -161,7 +163,7 @@ class Source:
         sent = Assigned(value, tests, scope, owner, is_sent=True)
         if not scope and isinstance(value, ast.Call) and called(value) == "set_default_device" and value.args:
             self.default = self.set_default = value.args[0]
-        self._note_appended(value, scope, tests)
+        self._note_added(value, scope, owner, tests)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in self.functions:
             for given in value.args:
                 if isinstance(given, ast.Name):  # the function may send it in place
@@ -178,12 +180,28 @@ class Source:
                 if self._is_part(each, scope):
                     self.names[scope, ast.unparse(each)].append(sent)
 
-    def _note_appended(self, value: ast.expr, scope: str, tests: tuple[ast.expr, ...]) -> None:
+    def _note_added(self, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         """`memory.append(x.to(device))`: what a list of the user's gets, under a name of its own."""
-        if isinstance(value, ast.Call) and called(value) in ("append", "appendleft", "add") and len(value.args) == 1:
-            holder = getattr(value.func, "value", None)
-            if isinstance(holder, ast.Name):
-                self.names[scope, f"{holder.id}[]"].append(self._assigned(value.args[0], tests, scope))
+        holder = getattr(value.func, "value", None) if isinstance(value, ast.Call) else None
+        if not isinstance(value, ast.Call) or holder is None:
+            return
+        given = value.args
+        if called(value) in ("append", "appendleft", "add", "extend") and len(given) == 1:
+            for each in getattr(given[0], "elts", ()) if called(value) == "extend" else given:
+                self._note_element(holder, each, scope, owner, tests)
+        elif called(value) == "insert" and len(given) == 2 and _constant(given[0]) is not None:
+            place = ast.copy_location(ast.Subscript(holder, given[0], ast.Store()), given[1])
+            if self._is_part(place, scope):
+                self.names[scope, ast.unparse(place)].append(self._assigned(given[1], tests, scope))
+
+    def _note_element(
+        self, holder: ast.expr, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]
+    ) -> None:
+        if isinstance(holder, ast.Attribute) and isinstance(holder.value, ast.Name):
+            is_own = self._is_self(holder.value.id, scope)
+            self.attributes[f"{holder.attr}[]"].append(self._assigned(value, tests, scope, owner if is_own else ""))
+        if self._is_part(holder, scope, deep=1):
+            self.names[scope, f"{ast.unparse(holder)}[]"].append(self._assigned(value, tests, scope))
 
     def _assigned(self, value: ast.expr, tests: tuple[ast.expr, ...], scope: str, owner: str = "") -> Assigned:
         return Assigned(value, tests, scope, owner, default=self.default)
@@ -220,11 +238,10 @@ class Source:
                 self.attributes[target.id].append(assigned)
         elif isinstance(target, ast.Attribute):
             self._assign_attribute(target, value, scope, owner, tests)
-        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Name):
-            if isinstance(target.value, ast.Name):
-                self.names[scope, f"{target.value.id}[]"].append(self._assigned(value, tests, scope))
-        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-            self.attributes[str(target.slice.value)].append(self._assigned(value, tests, scope))
+        elif isinstance(target, ast.Subscript) and _constant(target.slice) is None:
+            self._note_element(target.value, value, scope, owner, tests)
+        elif isinstance(target, ast.Subscript):
+            self.attributes[str(_constant(target.slice))].append(self._assigned(value, tests, scope))
             if self._is_part(target, scope):
                 self.names[scope, ast.unparse(target)].append(self._assigned(value, tests, scope))
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -242,13 +259,16 @@ class Source:
             name = ast.unparse(holder if target.attr == "data" else target)
             self.names[scope, name].append(self._assigned(value, tests, scope))
 
-    def _is_part(self, node: ast.expr, scope: str) -> bool:
-        """Is it a part of a variable, as it is written: `model.layers[0].weight`, but not `self.weight`?"""
+    def _is_part(self, node: ast.expr, scope: str, deep: int = 0) -> bool:
+        """Is it a part of a variable, as it is written: `model.layers[0].weight`, `self.model.head`, not `self.weight`?
+
+        `deep`: how many steps further the part is.
+        """
         while isinstance(node, ast.Attribute) or (
-            isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+            isinstance(node, ast.Subscript) and _constant(node.slice) is not None
         ):
-            node = node.value
-        return isinstance(node, ast.Name) and not self._is_self(node.id, scope)
+            node, deep = node.value, deep + 1
+        return isinstance(node, ast.Name) and (deep > 1 or not self._is_self(node.id, scope))
 
     def _read_expressions(self, expressions: Iterable[ast.expr], scope: str) -> None:
         for node in (each for expression in expressions for each in ast.walk(expression)):
@@ -271,9 +291,11 @@ class Source:
             attribute, owner, holder = node.args[0], scope.split(".")[-2:-1], getattr(node.func, "value", None)
             if isinstance(attribute, ast.Constant):
                 self.attributes[str(attribute.value)].append(Assigned(node.args[1], (), scope, "".join(owner)))
-            if isinstance(attribute, ast.Constant) and holder is not None and self._is_part(holder, scope):
+            if isinstance(attribute, ast.Constant) and holder is not None and self._is_part(holder, scope, deep=1):
                 part = f"{ast.unparse(holder)}.{attribute.value!s}"
                 self.names[scope, part].append(self._assigned(node.args[1], (), scope))
+        if name == "setattr" and len(node.args) == 3:
+            self._note_attribute_set(*node.args, scope)
         if name in ("rehearse", "assert_movable"):
             self._note_step(node.args, scope)
         keywords = {each.arg: each.value for each in node.keywords if each.arg}
@@ -284,11 +306,26 @@ class Source:
             for key, value in keywords.items():
                 self.attributes[key].append(Assigned(value, (), scope))
 
+    def _note_attribute_set(self, holder: ast.expr, name: ast.expr, value: ast.expr, scope: str) -> None:
+        owner = owner_of(self, scope)
+        if isinstance(_constant(name), str):
+            target = ast.copy_location(ast.Attribute(holder, _constant(name), ast.Store()), holder)
+            self._assign_attribute(target, value, scope, owner, ())
+        elif isinstance(holder, ast.Name) and self._is_self(holder.id, scope):
+            self.attributes[ANY].append(self._assigned(value, (), scope, owner))
+
     def _note_step(self, step_and_arguments: list[ast.expr], scope: str) -> None:
         """A step that is rehearsed with these arguments: as good as a call."""
         if step_and_arguments and isinstance(step_and_arguments[0], ast.Name):
             step, *arguments = step_and_arguments
             self.calls[step.id].append((ast.Call(step, arguments, []), scope))  # type: ignore[attr-defined]
+
+
+def _constant(node: ast.expr) -> Any:
+    """The key or the index that an expression is; None: it is none that the statement tells."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+        return -node.operand.value if type(node.operand.value) is int else None
+    return node.value if isinstance(node, ast.Constant) else None
 
 
 def _parts(value: ast.expr, count: int) -> list[ast.expr]:
@@ -309,7 +346,17 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 def loops_of(node: ast.expr) -> dict[str, ast.expr]:
     """What the loops of a comprehension go over, by their variables."""
     generators: list[ast.comprehension] = node.generators  # type: ignore[attr-defined]
-    return {each.id: one.iter for one in generators for each in ast.walk(one.target) if isinstance(each, ast.Name)}
+    return {name: over for each in generators for name, over in bound_by_loop(each.target, each.iter).items()}
+
+
+def bound_by_loop(target: ast.expr, over: ast.expr) -> dict[str, ast.expr]:
+    """What each variable of a loop takes its values from: of `for a, b in zip(x, y)`, b takes them from y."""
+    if isinstance(target, ast.Tuple) and isinstance(over, ast.Call):
+        given = {"zip": over.args, "enumerate": [over.args[0], *over.args[:1]] if over.args else []}.get(called(over), [])
+        if len(given) == len(target.elts) and not any(isinstance(each, ast.Starred) for each in given):
+            pairs = zip(target.elts, given, strict=True)
+            return {name: each for one, own in pairs for name, each in bound_by_loop(one, own).items()}
+    return {each.id: over for each in ast.walk(target) if isinstance(each, ast.Name)}
 
 
 def _makes_a_device(node: ast.expr) -> bool:
@@ -317,6 +364,7 @@ def _makes_a_device(node: ast.expr) -> bool:
 
 
 _REGISTERING = {"register_buffer", "register_parameter", "register_module", "add_module"}
+ANY = "*"  # stands for the attributes that a statement names by a variable: `setattr(self, name, value)`
 ITSELF = ""  # an object under which its own attributes are found
 
 
@@ -567,7 +615,7 @@ class Reasons:
         return [
             (caller, given, at)
             for caller, call, at in self.calls_of(source, scope)
-            if (given := argument_of(call, function, name)) is not None
+            if (given := argument_of(call, function, name)) is not None and not _hands_on(given, at, name, scope)
         ]
 
     def calls_of(self, source: Source, scope: str) -> Iterator[tuple[Source, ast.Call, str]]:
@@ -672,6 +720,11 @@ def _thrown_away_in(method: ast.AST | None) -> Iterator[ast.expr]:
             yield each.value
 
 
+def _hands_on(given: ast.expr, at: str, name: str, scope: str) -> bool:
+    """Does a function call itself with what it was given?"""
+    return at == scope and isinstance(given, ast.Name) and given.id == name
+
+
 def _is_of_file(source: Source, func: ast.expr, file: str) -> bool:
     """`layers.Coupling`, where a file imports the other as `layers`."""
     if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
@@ -717,6 +770,11 @@ def _is_of_tensor(source: Source, node: ast.Attribute, scope: str) -> bool:
     )
 
 
+def owner_of(source: Source, scope: str) -> str:
+    """The class whose method a scope is, or is in."""
+    return next((each for each in reversed(scope.split(".")) if each in source.classes), "")
+
+
 def scope_around(scope: str) -> str:
     outer = scope.rpartition(".")[0]
     return outer.removesuffix(".<locals>")
@@ -729,6 +787,11 @@ def _is_class_level(assigned: Assigned) -> bool:
 def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     given = function.args
     return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+def vararg_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
+    """`args` of `*args`."""
+    return function.args.vararg.arg if function.args.vararg else None
 
 
 def default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
