@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import re
 import sys
 import types
 from collections import ChainMap, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -27,11 +28,12 @@ from torchmove.internals.stored import ATOMS
 from torchmove.internals.undo import Undo
 from torchmove.moving.apply import repoint_all
 from torchmove.planning.plan import Repoint
+from torchmove.rehearsing.aliases import Name, parted
 from torchmove.rehearsing.captured import Captured, function_of, is_of_library
 from torchmove.rehearsing.evaluation import Again, assigned_to, is_candidate, is_for_the_cpu, on_device
 from torchmove.rehearsing.given import held, modules_in, parameters_in, tensors_in
 from torchmove.rehearsing.origins import moves_itself, readable
-from torchmove.rehearsing.placements import Placements, _Where, sent_itself
+from torchmove.rehearsing.placements import Placements, _Where, is_made_on_cpu, sent_itself
 from torchmove.rehearsing.plain import ReadAsCpu
 from torchmove.rehearsing.provenance import Line, users_frames
 from torchmove.rehearsing.sources import (
@@ -65,12 +67,12 @@ class Decided:
         self.around, self.home, self.reasons, self.caller = around, home, Reasons(), caller
         self.again = Again(self.reasons, home, self._space_of)
         self.placements = Placements(self.reasons, self.again)
-        self.reasons.source(caller)
+        files = (each.__code__.co_filename for each in around.functions)
+        self._sources = [*self.reasons.with_imported(dict.fromkeys((*files, *filter(None, [caller]))))]
         self._spaces: dict[str, dict[str, Any]] = {}
         self.sent_names: set[str] = set()
         self.generators: list[torch.Generator] = []  # made for a device that was decided
         self.of_libraries: dict[int, Any] = {}  # what is in objects that libraries have made, without a word of cpu
-        self.parted: list[tuple[dict[str, Any], str, torch.Tensor]] = []  # variables, and tensors of their own
         self.replaced: set[int] = set()  # those that came into a module after that was sent
         self.there: set[int] = set()  # the tensors that were sent, by their ids
         self.sent_modules: dict[int, torch.nn.Module] = {}
@@ -264,7 +266,8 @@ class Decided:
         for name in outside:
             value = self.around.held[name]
             elements, own = self._sent_elements(name.rpartition(".")[2], value), name.rpartition(".")[2]
-            if elements or (not isinstance(value, _CONTAINERS) and self._was_sent(own, value)):
+            was_sent = self._was_sent(own, value) or self._was_sent(name, value)
+            if elements or (not isinstance(value, _CONTAINERS) and was_sent):
                 self._add(elements or value, there)
                 if not isinstance(value, _CONTAINERS) or len(elements) == len(value):
                     self.sent_names.add(name)
@@ -292,7 +295,6 @@ class Decided:
                 self._add_inherited(holder, there)
         for each in self.around.sources:
             self._add_dataset(each, there)
-        self._part_names()
         for name, value in self._variables():
             if isinstance(value, torch.optim.Optimizer):
                 there |= self._made_there(name, value, there)
@@ -313,18 +315,50 @@ class Decided:
             and not any(source.attributes.get(str(value.what)) for source in self._sources)
         ]
 
-    def _part_names(self) -> None:
-        """`on_device = x.to(device)` is x itself where there is no device: then x gets an object of its own."""
+    def _spaces_of_names(self, inventory: Inventory) -> Iterator[list[Name]]:
+        """The variables of each module and of each function that the step runs, and the attributes of each object."""
         for space in {id(each.__globals__): each.__globals__ for each in self.around.functions}.values():
-            names: defaultdict[int, list[str]] = defaultdict(list)
-            for name, value in list(space.items()):
-                if type(value) is torch.Tensor and (id(space), name) in self.around.names:
-                    names[id(value)].append(name)
-            for its in names.values():
-                sent = {name: self._was_sent(name, space[name]) for name in its}
-                for name in its if len({*sent.values()}) > 1 else ():
-                    if not sent[name]:
-                        self.parted.append((space, name, space[name].detach().clone()))
+            are_read = {name for key, name in self.around.names if key == id(space)}
+            yield [self._variable_named(name, space, name in are_read) for name in list(space)]
+        for function in self.around.functions:
+            yield [*self._cells_named(function)]
+        for holder, _ in inventory.holders.values():
+            if type(holder) in self.around.classes:
+                yield [self._attribute_named(name, holder) for name, _ in _attributes_of(holder)]
+
+    def _variable_named(self, name: str, space: dict[str, Any], is_read: bool) -> Name:
+        value = space[name]
+        is_made = partial(self._is_made_on_cpu, partial(_assigned_in, ("", name)))
+        bind = partial(space.__setitem__, name) if is_read else None
+        return Name(name, "", value, partial(self._was_sent, name, value), is_made, bind)
+
+    def _cells_named(self, function: types.FunctionType) -> Iterator[Name]:
+        scope = scope_around(function.__qualname__)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), contents_of(function), strict=True)
+        for name, cell, value in cells:
+            is_made = partial(self._is_made_on_cpu, partial(_assigned_in, (scope, name)))
+            bind = partial(setattr, cell, "cell_contents")
+            yield Name(name, "", value, partial(self._was_sent, name, value, scope), is_made, bind)
+
+    def _attribute_named(self, name: str, holder: Any) -> Name:
+        value, own = vars(holder)[name], _owners(holder)
+        is_made = partial(self._is_made_on_cpu, lambda source: self._own(source, name, own))
+        was_sent = partial(self._attribute_was_sent, name, holder, value)
+        return Name(
+            f"self.{name}", type(holder).__name__, value, was_sent, is_made, partial(object.__setattr__, holder, name)
+        )
+
+    def _is_made_on_cpu(self, assigned: Callable[[Source], list[Assigned]]) -> bool:
+        statements = next(filter(None, map(assigned, self._sources)), [])
+        return bool(statements) and is_made_on_cpu(statements[-1].value)
+
+    def part(self, inventory: Inventory, undo: Undo) -> Iterator[tuple[Name, Any]]:
+        """Names that were not sent get copies, where another name of the same tensor was."""
+        for name, copy in parted(self._spaces_of_names(inventory), self.there):
+            if name.bind is not None:
+                undo.append(partial(name.bind, name.value))
+                name.bind(copy)
+                yield name, copy
 
     def _add_of_libraries_in(self, holder: Any, there: set[int]) -> None:
         """What an object of the user's class has of libraries: `self.fabric = Fabric(...)`."""
@@ -413,7 +447,9 @@ class Decided:
             owner, _, name = scope.rpartition(".")
             if owner in owners and self._ran_before(scope):
                 calls = [call for call, at in source.calls.get(name, ()) if at == f"{owner}.__init__"]
-                inside = next((_end(call) for call in calls if ast.unparse(call.func) == f"self.{name}"), (sys.maxsize,))
+                inside = next(
+                    (_end(call) for call in calls if ast.unparse(call.func) == f"self.{name}"), (sys.maxsize,)
+                )
                 ran[scope] = () if name == "__init__" else inside
         return ran
 
@@ -524,10 +560,10 @@ class Decided:
 
     def _sends_to_the_cpu(self, holder: Any) -> bool:
         """Does a method send what an object has to a device that is the CPU on every machine?"""
-        own = _owners(holder)
-        assigned = (each for source in self._sources for name, _ in _attributes_of(holder) for each in source.attributes.get(name, ()))
-        values = (each.value for each in assigned if each.owner in own)
-        return any(node in self.placements.switched_off for value in values for node in ast.walk(value))
+        own, off = _owners(holder), self.placements.switched_off
+        names = [name for name, _ in _attributes_of(holder)]
+        assigned = [each for source in self._sources for name in names for each in source.attributes.get(name, ())]
+        return any(node in off for each in assigned if each.owner in own for node in ast.walk(each.value))
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         """Of the user's modules."""
@@ -653,11 +689,6 @@ class Decided:
         calls = (at for source in self._sources for _, at in source.calls.get(name, ()))
         return name.startswith("__") or any(at not in during or at.endswith(".__init__") for at in calls)
 
-    @cached_property
-    def _sources(self) -> list[Source]:
-        files = (each.__code__.co_filename for each in self.around.functions)
-        return [*self.reasons.with_imported(dict.fromkeys((*files, *filter(None, [self.caller]))))]
-
     def _first(self, ask: Callable[[Source], Line | None]) -> Line | None:
         return next(filter(None, map(ask, self._sources)), None)
 
@@ -687,6 +718,8 @@ class Decided:
             return None
         source = self.reasons.source(file)
         line, assigned = self.reasons.of_name(source, name, scope), source.names.get((scope, name), [])
+        if not scope:
+            source, assigned = self.reasons.bound(source, name)
         if line is None or (is_device and value is not None and self.again.stays(assigned, source, space)):
             return None
         if value is False:
@@ -855,12 +888,8 @@ def _pieces(whole: Any, path: str, assigned: list[Assigned]) -> Iterator[tuple[A
 
 def _part_of(whole: Any, path: str) -> Any:
     """A module or a tensor in a module, by the way a statement writes it: `.layers[0].weight`; None: no such thing."""
-    node: ast.expr = ast.parse(f"whole{path}", mode="eval").body
-    steps = []
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        steps.append(node.attr if isinstance(node, ast.Attribute) else ast.literal_eval(node.slice))
-        node = node.value
-    for step in reversed(steps):
+    for attribute, key in re.findall(r"\.(\w+)|\[([^]]*)\]", path):
+        step = attribute or ast.literal_eval(key)
         if not isinstance(whole, torch.nn.Module):
             return None
         held = {**children_of(whole), **registered_in(whole), **whole.__dict__}
@@ -877,6 +906,10 @@ def _is_made(source: Source, assigned: Assigned) -> bool:
         before = source.names.get((assigned.scope, value.id), [])
         return bool(before) and isinstance(before[-1].value, ast.Call)
     return isinstance(value, ast.Call) and not assigned.is_sent
+
+
+def _assigned_in(variable: tuple[str, str], source: Source) -> list[Assigned]:
+    return source.names.get(variable, [])
 
 
 def _is_method(call: ast.Call, name: str) -> bool:

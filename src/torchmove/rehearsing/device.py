@@ -24,10 +24,11 @@ from torchmove.internals.simulation import (
     without_torch_dispatch,
     without_torch_function,
 )
+from torchmove.rehearsing.aliases import Name
 from torchmove.rehearsing.device_rules import Operator, operator, strays
 from torchmove.rehearsing.generators import on_the_cpu, place_of_generator
 from torchmove.rehearsing.memory import Meter, weigh
-from torchmove.rehearsing.origins import bare_root, converted, factory, name_of, outsider, users_name
+from torchmove.rehearsing.origins import bare_root, converted, factory, name_of, not_sent, outsider, users_name
 from torchmove.rehearsing.provenance import Line, Origin, called_by_user, users_line
 from torchmove.rehearsing.shapes import (
     LACKING,
@@ -146,6 +147,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
         self.cpus: dict[int, tuple[torch.device, Origin | None]] = {}  # what tensors said when asked for their device
         self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch has made, and their places
+        self.parted: dict[int, tuple[Tensor, Name]] = {}  # copies for names that were not sent
         self.sent: set[int] = set()  # tensors of datasets that were sent before the step
         self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
         self.copies: dict[int, tuple[Tensor, Tensor]] = {}  # of those that play themselves on a real device
@@ -259,15 +261,19 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A real tensor that nobody gave: a global, say. It is not touched; what the step does, it does to this."""
         if id(tensor) not in self.shadows:
             _, place = self.inside.pop(id(tensor), (None, self.home if id(tensor) in self.sent else None))
-            standin = self.stand_in(tensor, place or CPU, None if place else outsider(tensor, self.home))
+            standin = self.stand_in(tensor, place or CPU, None if place else self.outsider(tensor))
             self.shadows[id(tensor)] = (tensor, standin)
         return self.shadows[id(tensor)][1]
+
+    def outsider(self, tensor: Tensor) -> Origin:
+        _, name = self.parted.get(id(tensor), (None, None))
+        return outsider(tensor, self.home) if name is None else not_sent(name.text, name.owner, self.home)
 
     def itself(self, tensor: Tensor, place: torch.device | None = None, origin: Origin | None = None) -> Itself:
         """A tensor that plays itself, and where it is."""
         if id(tensor) not in self.themselves:
             known = place is not None or is_lazy(tensor)
-            self.themselves[id(tensor)] = Itself(tensor, place or CPU, origin if known else outsider(tensor, self.home))
+            self.themselves[id(tensor)] = Itself(tensor, place or CPU, origin if known else self.outsider(tensor))
         return self.themselves[id(tensor)]
 
     def send_itself(self, tensor: Tensor, place: torch.device | None, dtype: torch.dtype | None, copy: bool) -> Tensor:

@@ -10,6 +10,7 @@ import ast
 import functools
 import operator
 import re
+import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from torchmove.rehearsing.provenance import is_program
 from torchmove.rehearsing.runtime import simulated_type
 from torchmove.rehearsing.sources import (
     ASKS,
@@ -233,6 +235,8 @@ class Again:
 
     def _attribute(self, holder: Any, name: str, source: Source, space: Mapping[str, Any]) -> Any:
         found = getattr(holder, name)
+        if isinstance(holder, types.ModuleType) and is_program(getattr(holder, "__file__", None) or "<"):
+            return self._named(name, self.reasons.source(str(holder.__file__)), "", vars(holder), 0)
         if isinstance(found, torch.device) and name not in getattr(holder, "__dict__", {}):
             raise CannotTell  # of a tensor: it is where that is
         return self._kept(found, name, holder, source, space)
@@ -273,6 +277,8 @@ class Again:
         scope, assigned = assigned_to(name, source, scope)
         if name != "self" and not assigned and _is_parameter(name, source, scope):
             return self._given(name, source, scope, space, deep)
+        if not scope:
+            source, assigned = self.reasons.bound(source, name)
         if name not in space:
             if len(assigned) != 1:
                 return _builtin(name)

@@ -555,6 +555,13 @@ def outsider(tensor: Tensor, home: torch.device) -> Origin:
     return Origin(lambda _: _outside(tensor, home))
 
 
+def not_sent(name: str, owner: str, home: torch.device) -> Origin:
+    """Of a tensor that was sent under another name only. `owner`: the class whose attribute it is."""
+    where = f"in {owner}: " if owner else ""
+    remedy = f"{where}{name} = {name}.to({name_of(home)})" + ("" if owner else " before the step")
+    return Origin(lambda _: Provenance("loss", f"{name} is on cpu: the result of .to() has another name", remedy))
+
+
 def _outside(tensor: Tensor, home: torch.device) -> Provenance:
     for holder in gc.get_referrers(tensor):
         if isinstance(holder, tuple) and any(type(each) is types.FunctionType for each in gc.get_referrers(holder)):
@@ -635,8 +642,11 @@ class Belongings:
         return Origin(lambda _: self._described(path, role), shared)
 
     def _replaced(self, path: Path) -> Provenance:
-        what = f"{path} is on cpu: it came into the module after that was moved"
-        return Provenance("loss", what, f"{path.before} = {path.before}.to({name_of(self.home)})")
+        kind = self.own.get(next(path.steps()).what)
+        part, module = (re.sub(r"^\w+", "self" if kind else r"\g<0>", str(each)) for each in (path, path.before))
+        what = f"{part} is on cpu: it came into the module after that was moved"
+        where = f"in {kind}: " if kind else ""
+        return Provenance("loss", what, f"{where}{module} = {module}.to({name_of(self.home)})")
 
     def _described(self, path: Path, role: str) -> Provenance:
         steps = list(path.steps())

@@ -67,7 +67,6 @@ class _Where(NamedTuple):
         default = assigned.default or (source.set_default if assigned.scope else None)
         return cls(source, assigned.scope, assigned.owner, assigned.tests, _position(assigned.value), {}, default)
 
-
     @classmethod
     def of_argument(cls, source: Source, node: ast.expr, scope: str) -> _Where:
         return cls(source, scope, owner_of(source, scope), (), _position(node), source.within.get(node, {}))
@@ -381,6 +380,16 @@ class Placements:
             for each in assigned
             for inner in ast.walk(each.value)
         )
+
+
+def is_made_on_cpu(value: ast.expr) -> bool:
+    """Does it call a factory without saying where: `torch.rand(4)`, `torch.rand(4).float()`?"""
+    if not isinstance(value, ast.Call) or any(each.arg in ("device", None) for each in value.keywords):
+        return False
+    inner = value.func.value if isinstance(value.func, ast.Attribute) else None
+    return called(value) in _FACTORIES or (
+        inner is not None and called(value) not in _SENDING and is_made_on_cpu(inner)
+    )
 
 
 def _brings_back(each: Assigned) -> bool:

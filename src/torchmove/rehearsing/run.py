@@ -442,8 +442,8 @@ class _Rehearsing:
         self.stage.sent = decided.there - {*map(id, inventory.tensors.objects)}
         repoint_all(decided.remembered(inventory), undo)
         take_accelerators(decided.of_libraries.values(), self.home, undo)
-        for space, name, tensor in decided.parted:
-            space[name] = tensor  # put back with the other variables
+        for name, copy in decided.part(inventory, undo):
+            self.stage.parted |= {id(each): (each, name) for each in leaves(copy)}
         self.place_own(decided, inventory, sent, places, undo)
         self.generators, self.sent, self.made = decided.generators, decided.sent_names, decided.made
         is_off, off = self.is_off, decided.again.off

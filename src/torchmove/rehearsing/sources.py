@@ -295,7 +295,7 @@ class Source:
                 part = f"{ast.unparse(holder)}.{attribute.value!s}"
                 self.names[scope, part].append(self._assigned(node.args[1], (), scope))
         if name == "setattr" and len(node.args) == 3:
-            self._note_attribute_set(*node.args, scope)
+            self._note_attribute_set(node, scope)
         if name in ("rehearse", "assert_movable"):
             self._note_step(node.args, scope)
         keywords = {each.arg: each.value for each in node.keywords if each.arg}
@@ -306,7 +306,8 @@ class Source:
             for key, value in keywords.items():
                 self.attributes[key].append(Assigned(value, (), scope))
 
-    def _note_attribute_set(self, holder: ast.expr, name: ast.expr, value: ast.expr, scope: str) -> None:
+    def _note_attribute_set(self, call: ast.Call, scope: str) -> None:
+        holder, name, value = call.args
         owner = owner_of(self, scope)
         if isinstance(_constant(name), str):
             target = ast.copy_location(ast.Attribute(holder, _constant(name), ast.Store()), holder)
@@ -352,7 +353,9 @@ def loops_of(node: ast.expr) -> dict[str, ast.expr]:
 def bound_by_loop(target: ast.expr, over: ast.expr) -> dict[str, ast.expr]:
     """What each variable of a loop takes its values from: of `for a, b in zip(x, y)`, b takes them from y."""
     if isinstance(target, ast.Tuple) and isinstance(over, ast.Call):
-        given = {"zip": over.args, "enumerate": [over.args[0], *over.args[:1]] if over.args else []}.get(called(over), [])
+        given = {"zip": over.args, "enumerate": [over.args[0], *over.args[:1]] if over.args else []}.get(
+            called(over), []
+        )
         if len(given) == len(target.elts) and not any(isinstance(each, ast.Starred) for each in given):
             pairs = zip(target.elts, given, strict=True)
             return {name: each for one, own in pairs for name, each in bound_by_loop(one, own).items()}
@@ -470,10 +473,8 @@ class Reasons:
 
     def _module_of(self, source: Source, node: ast.Attribute) -> Source | None:
         """`settings.DEVICE`, of a module of the user's."""
-        name = node.value.id if isinstance(node.value, ast.Name) else ""
-        file = getattr(sys.modules.get(source.modules.get(name, "")), "__file__", None)
-        is_whole = name in source.modules and name not in source.imports
-        return self.source(file) if is_whole and file is not None and is_program(file) else None
+        file = self.file_of(source, node.value.id) if isinstance(node.value, ast.Name) else None
+        return None if file is None else self.source(file)
 
     def _open(self, source: Source, expression: ast.AST, scope: str, deep: int) -> Iterator[ast.AST]:
         """The nodes of an expression, without the parts in which the CPU is named whatever there is."""
@@ -571,6 +572,8 @@ class Reasons:
 
     def of_name(self, source: Source, name: str, scope: str, deep: int = 0) -> Line | None:
         while True:
+            if not scope and (bound := self.bound(source, name))[1]:
+                return self.of_any(*bound, deep)
             if source.names.get((scope, name)):
                 return self.of_any(source, source.names[scope, name], deep)
             if scope in source.functions and name in parameters_of(source.functions[scope]):
@@ -583,6 +586,28 @@ class Reasons:
         module, original = self.imported(source, name)
         file = getattr(sys.modules.get(module), "__file__", None)
         return self.of_name(self.source(file), original, "", deep + 1) if file and deep <= DEEP else None
+
+    def bound(self, source: Source, name: str) -> tuple[Source, list[Assigned]]:
+        """The statements that bind a variable of a module: in another file, `config.device = ...`, else in its own."""
+        for other in list(self._sources.values()):
+            for alias in other.modules if other is not source else ():
+                if self.file_of(other, alias) == source.file:
+                    given = [its for (_, one), its in other.names.items() if one == f"{alias}.{name}"]
+                    if given:
+                        return other, [each for its in given for each in its]
+        return source, source.names.get(("", name), [])
+
+    def file_of(self, source: Source, alias: str) -> str | None:
+        """The file of a module of the user's that a file imports under a name."""
+        package, name = source.imports.get(alias, ("", ""))
+        module = f"{package}.{name}" if name else source.modules.get(alias, "")
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return file if file is not None and is_program(file) else None
+
+    def _is_of(self, source: Source, func: ast.expr, file: str) -> bool:
+        """`layers.Coupling`, where a file imports the other as `layers`."""
+        is_attribute = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name)
+        return is_attribute and self.file_of(source, func.value.id) == file  # type: ignore[attr-defined]
 
     def imported(self, source: Source, name: str) -> tuple[str, str]:
         """The module that a name comes from, and its name there; empty: it was not imported."""
@@ -624,7 +649,7 @@ class Reasons:
         called_as = owner if own == "__init__" else own
         for caller in [source, *(each for each in self._sources.values() if each is not source)]:
             for call, at in caller.calls.get(called_as, ()):
-                if caller is source or called_as in caller.imports or _is_of_file(caller, call.func, source.file):
+                if caller is source or called_as in caller.imports or self._is_of(caller, call.func, source.file):
                     yield caller, call, at
         for call, at in source.calls.get("__init__", ()) if own == "__init__" else ():
             heirs = (source.classes[each] for each in at.split(".") if each in source.classes)
@@ -723,15 +748,6 @@ def _thrown_away_in(method: ast.AST | None) -> Iterator[ast.expr]:
 def _hands_on(given: ast.expr, at: str, name: str, scope: str) -> bool:
     """Does a function call itself with what it was given?"""
     return at == scope and isinstance(given, ast.Name) and given.id == name
-
-
-def _is_of_file(source: Source, func: ast.expr, file: str) -> bool:
-    """`layers.Coupling`, where a file imports the other as `layers`."""
-    if not isinstance(func, ast.Attribute) or not isinstance(func.value, ast.Name):
-        return False
-    package, name = source.imports.get(func.value.id, ("", ""))
-    module = f"{package}.{name}" if package else source.modules.get(func.value.id, "")
-    return getattr(sys.modules.get(module), "__file__", None) == file
 
 
 def is_librarys(source: Source, name: str) -> bool:
