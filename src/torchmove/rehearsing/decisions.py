@@ -638,10 +638,21 @@ class Decided:
             return [one for key, one in vars(value).items() if self._was_sent(f"{name}.{key}", one)]
         if not isinstance(value, (list, tuple, dict, set, deque)):
             return []
-        if self._was_sent(f"{name}[]", value):
+        if self._was_sent(f"{name}[]", value) or self._was_filled(name):
             return list(value.values()) if isinstance(value, dict) else list(value)
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         return [one for key, one in pairs if not _is_plain(one) and self._element_was_sent(name, key, one)]
+
+    def _was_filled(self, name: str) -> bool:
+        """`def keep(x): rows.append(x)`: by functions that have run, with what was on the device."""
+
+        def found(source: Source) -> Line | None:
+            scopes = {scope for scope, one in source.names if scope and one == f"{name}[]"}
+            ran = [each for each in scopes if self._ran_before(each) and not assigned_to(name, source, each)[0]]
+            added = [each for scope in ran for each in source.names[scope, f"{name}[]"]]
+            return self.placements.sent(source, added)
+
+        return self._first(found) is not None
 
     def _element_was_sent(self, name: str, key: Any, value: Any) -> bool:
         single = f"{name}[{key!r}]"

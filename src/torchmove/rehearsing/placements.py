@@ -136,7 +136,9 @@ class Placements:
             before = [each for each in where.source.names.get((scope, node.id), ()) if not each.is_sent]
             before = [each for each in before if scope != where.scope or _end(each.value) <= where.position]
             if before:
-                return self._of_part(before[-1].value, index, _Where.of(where.source, before[-1]), deep + 1)
+                found = self._of_part(before[-1].value, index, _Where.of(where.source, before[-1]), deep + 1)
+                elements = where.source.names.get((scope, f"{node.id}[]"), ()) if scope else ()
+                return found or self.sent(where.source, elements, deep + 1)
         return self.placed(node, where, deep)
 
     def part(self, source: Source, name: str, key: object) -> Line | None:
@@ -203,7 +205,8 @@ class Placements:
             if scope == where.scope:  # a variable was sent before it was read, or it was not yet
                 assigned = [each for each in assigned if _end(each.value) <= where.position]
             if assigned:
-                return self.sent(source, assigned, deep, is_tensor=where.is_tensor)
+                found = self.sent(source, assigned, deep, is_tensor=where.is_tensor)
+                return found or self.sent(source, source.names.get((scope, f"{node.id}[]"), ()), deep)
             if (scope, node.id) in source.iterated:
                 return self.placed(source.iterated[scope, node.id], where._replace(scope=scope, loops={}), deep)
             if scope in source.functions and node.id in parameters_of(source.functions[scope]):

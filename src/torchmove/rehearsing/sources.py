@@ -604,6 +604,18 @@ class Reasons:
         file = getattr(sys.modules.get(module), "__file__", None)
         return file if file is not None and is_program(file) else None
 
+    def _is_of_another(self, source: Source, call: ast.Call, scope: str, owner: str) -> bool:
+        """Is it a method of something that a statement has made as another thing: `rows.push(x)`, `rows = Rows()`?"""
+        holder = call.func.value if isinstance(call.func, ast.Attribute) else None
+        assigned: list[Assigned] = []
+        if isinstance(holder, ast.Name):
+            assigned = source.names.get((scope, holder.id)) or source.names.get(("", holder.id), [])
+        elif isinstance(holder, ast.Attribute) and isinstance(holder.value, ast.Name) and holder.value.id == "self":
+            its = owner_of(source, scope)
+            assigned = [each for each in source.attributes.get(holder.attr, ()) if each.owner == its]
+        made = [each.value for each in assigned if not each.is_sent]
+        return bool(owner and made) and all(_is_made_as_another(source, each, owner) for each in made)
+
     def _is_of(self, source: Source, func: ast.expr, file: str) -> bool:
         """`layers.Coupling`, where a file imports the other as `layers`."""
         is_attribute = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name)
@@ -649,7 +661,10 @@ class Reasons:
         called_as = owner if own == "__init__" else own
         for caller in [source, *(each for each in self._sources.values() if each is not source)]:
             for call, at in caller.calls.get(called_as, ()):
-                if caller is source or called_as in caller.imports or self._is_of(caller, call.func, source.file):
+                is_imported = called_as in caller.imports or self._is_of(caller, call.func, source.file)
+                if (caller is source or is_imported or owner in source.classes) and not self._is_of_another(
+                    caller, call, at, owner
+                ):
                     yield caller, call, at
         for call, at in source.calls.get("__init__", ()) if own == "__init__" else ():
             heirs = (source.classes[each] for each in at.split(".") if each in source.classes)
@@ -743,6 +758,14 @@ def _thrown_away_in(method: ast.AST | None) -> Iterator[ast.expr]:
     for each in ast.walk(method) if method is not None else ():
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and called(each.value) in ("to", "cuda"):
             yield each.value
+
+
+def _is_made_as_another(source: Source, value: ast.expr, owner: str) -> bool:
+    if not isinstance(value, ast.Call):
+        return isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp))
+    kind = called(value)
+    bases = [_last_name(each) for each in source.classes.get(kind, ())]
+    return kind != owner and owner not in bases and (kind in source.classes or kind in ("deque", "list", "dict", "set"))
 
 
 def _hands_on(given: ast.expr, at: str, name: str, scope: str) -> bool:
