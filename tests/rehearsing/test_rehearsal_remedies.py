@@ -122,7 +122,7 @@ FOUND = {
     "a list of the module's": (
         'net(batch.to("cuda")) @ LIST[0]',
         lambda: X,
-        ['send LIST to "cuda" before the step; or give LIST to tm.move, and to the rehearsal'],
+        ['LIST[0] = LIST[0].to("cuda") before the step; or give LIST to tm.move, and to the rehearsal'],
     ),
 }  # fmt: skip
 SPACE: dict = {"__name__": "remedies"}

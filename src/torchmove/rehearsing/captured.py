@@ -123,7 +123,8 @@ class Captured:
             self._todo += _functions_in(value)
             self._meet_sources(value)
             is_own = self._is_own(type(value).__module__) or _is_users_class(type(value))
-            if isinstance(value, _HOLDERS) or is_own or is_array(value) or is_of_library(value):
+            is_partial = isinstance(value, functools.partial) and bool(value.args or value.keywords)
+            if isinstance(value, _HOLDERS) or is_own or is_partial or is_array(value) or is_of_library(value):
                 self._hold(name, value)
                 self._meet_inside(value)
                 self._meet_modules(value)

@@ -601,6 +601,8 @@ class Decided:
         elif isinstance(value, _CONTAINERS):
             for each in value.values() if isinstance(value, dict) else value:
                 self._add(each, there)
+        elif isinstance(value, partial):
+            self._add([*value.args, *value.keywords.values()], there)
         elif type(value) in self.around.classes:
             self._add_moved_by_own(value, there)
         elif moves_itself(value):
@@ -940,7 +942,7 @@ def _end(node: ast.expr) -> tuple[int, int]:
 
 
 def _is_movable(value: Any) -> bool:
-    kinds = (torch.nn.Module, torch.Tensor, torch.Generator, *_CONTAINERS, *_DISTRIBUTIONS)
+    kinds = (torch.nn.Module, torch.Tensor, torch.Generator, partial, *_CONTAINERS, *_DISTRIBUTIONS)
     return isinstance(value, kinds) or moves_itself(value)
 
 

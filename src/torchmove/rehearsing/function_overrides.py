@@ -28,14 +28,13 @@ from torchmove.rehearsing.device import CannotGoOn, Made, SimulatedDevice, outsi
 from torchmove.rehearsing.device_rules import apart
 from torchmove.rehearsing.origins import (
     asked_for,
+    brought_to_numpy,
     factory,
     following,
-    handed_to_numpy,
     kept_on_cpu,
     loaded_on_cpu,
     says_cpu,
     sent_in_vain,
-    users_name,
 )
 from torchmove.rehearsing.provenance import Origin, called_from, users_frame, users_line, users_lines
 from torchmove.rehearsing.tensors import CPU, Sent, StandIn, leaves, mapped, place_of
@@ -395,9 +394,7 @@ class FunctionOverrides(TorchFunctionMode):
             if tensor._place is not CPU:
                 self.stage.note("numpy waits for the device and brings values to the CPU")
         elif tensor._place is not CPU:
-            name = handed_to_numpy(users_line().text) or users_name(tensor) or "x"
-            detached = ".detach()" if tensor.requires_grad and not name.endswith(".detach()") else ""
-            remedy = f"{name}{detached}.cpu().numpy()"
+            remedy = brought_to_numpy(tensor, users_frame())
             self.stage.find(users_line(), "numpy", "numpy cannot read the memory of a device", remedy)
         elif tensor.requires_grad:
             said = "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."

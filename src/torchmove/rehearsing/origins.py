@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchmove.rehearsing.calls import Running
 from torchmove.rehearsing.given import held, parameters_in, tensors_in
 from torchmove.rehearsing.provenance import (
     Line,
@@ -30,12 +31,13 @@ from torchmove.rehearsing.provenance import (
     is_installed,
     module_being_built,
     own_line,
+    users_frame,
     users_frames,
     users_line,
 )
 from torchmove.rehearsing.tensors import CPU, StandIn
 from torchmove.surveying.inventory import Inventory
-from torchmove.surveying.paths import ATTRIBUTE, CELL, REFERENT, Path, root_path
+from torchmove.surveying.paths import ATTRIBUTE, CELL, ITEM, REFERENT, Path, root_path
 
 _TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
 # A device by a variable or an attribute, and not by its name.
@@ -115,7 +117,8 @@ def _input(
         updated = re.match(r"(?:\w+\.)*update_bn\(.*(?=\)$)", users_line().text)
         if updated and "device" not in updated[0]:
             return Provenance("input", f"{name} is on cpu", f"{updated[0]}, device={name_of(device)})")
-        return Provenance("input", what or f"{name} is on cpu", _sent(found, name or "x", device))
+        collected = "" if found is None or found.before == root else _collected(found, device)
+        return Provenance("input", what or f"{name} is on cpu", collected or _sent(found, name or "x", device))
 
     origin = Origin(describe, root)
     origin.tensor = weakref.ref(tensor)
@@ -200,6 +203,25 @@ def _sent(found: _Variable | None, name: str, device: torch.device) -> str:
     return f"{before} = ({first}{name}{to}{rest})"
 
 
+def _collected(found: _Variable | None, device: torch.device) -> str:
+    """The assignment that sends all elements of a list of several, all of them on the CPU; "": it is no such list."""
+    members = found.holder if found is not None and type(found.holder) is list else []
+    are_there = all(isinstance(each, StandIn) and each._place is CPU for each in members)
+    return _all_sent(found.before, members, device) if found is not None and len(members) > 1 and are_there else ""
+
+
+def _all_sent(name: str, holder: Any, device: torch.device) -> str:
+    """The assignment that sends all elements of a list or a dict."""
+    return f"{name} = {each_of(name, f'.to({name_of(device)})', is_dict=isinstance(holder, dict))}"
+
+
+def each_of(name: str, method: str, *, is_dict: bool = False) -> str:
+    """What a method makes of the elements of a list or a dict."""
+    if is_dict:
+        return f"{{key: each{method} for key, each in {name}.items()}}"
+    return f"[each{method} for each in {name}]"
+
+
 def _variables(frame: FrameType) -> dict[str, Any]:
     """Before Python 3.13 a function's locals are a copy that stays with its frame, and would keep tensors alive."""
     scope = frame.f_locals
@@ -252,17 +274,20 @@ def factory(stage: Any, name: str, line: Line) -> Origin:
         by = f"torch.{name}"
         return Origin(lambda _: _made_inside(by, own, home, line), stage.root("factory", own, name))
     if module is None:
-        return Origin(lambda _: _made(name, line, home), stage.root("factory", line, name))
+        call = Running.of(users_frame())
+        return Origin(lambda _: _made(name, line, home, call), stage.root("factory", line, name, call))
     stage.built[id(module)] = module  # it lives as long as its id is a key
     made_at = (own_line() if is_installed(outside.file) else None) or outside
     return Origin(lambda origin: _built(module, origin, made_at, home), stage.root("built", id(module)))
 
 
-def _made(name: str, line: Line, home: torch.device) -> Provenance:
+def _made(name: str, line: Line, home: torch.device, running: Running | None = None) -> Provenance:
     converter = None if _call_in(line.text, {name}) else _call_in(line.text, _CONVERTERS)
     if converter is not None:  # torch.FloatTensor(2, 3) comes by as torch.empty
         return _converted(line, home)
-    call, written = _call_at(line, {name})
+    call, written = running.written() if running is not None else (None, "")
+    if call is None or _called(call) != name:
+        call, written = _call_at(line, {name})
     if call is not None and any(each.arg == "generator" for each in call.keywords):
         # With device= the generator would be on the wrong one.
         what = f"made on cpu by torch.{name} with a generator on cpu"
@@ -457,6 +482,20 @@ def _renamed(text: str, place: torch.device, home: torch.device) -> str:
     return changed if changed != text else "use the device of the other tensors"
 
 
+def brought_to_numpy(tensor: StandIn, frame: FrameType | None) -> str:
+    """What makes an array of a tensor on the device: of all elements, where it is in a list."""
+    fetched = f"{'.detach()' if tensor.requires_grad else ''}.cpu().numpy()"
+    found = _users_variable(tensor)
+    if found is not None and isinstance(found.holder, (list, tuple)) and len(found.holder) > 1:
+        return each_of(found.before, fetched)
+    running, _ = Running(frame.f_code, frame.f_lasti).written() if frame is not None else (None, "")
+    name = handed_to_numpy("" if frame is None else users_line().text)
+    if not name and running is not None and _is_numpys(running) and len(running.args) == 1:
+        name = ast.unparse(running.args[0])
+    name = name or (found.name if found else "(...)")
+    return f"{name}{fetched.removeprefix('.detach()') if name.endswith('.detach()') else fetched}"
+
+
 def handed_to_numpy(text: str) -> str:
     """The expression whose `.numpy()` a line asks for, or that it gives to `np.from_dlpack`."""
     for code in (text, f"{text}\n    pass", text.rstrip(",")):
@@ -573,15 +612,16 @@ def _outside(tensor: Tensor, home: torch.device) -> Provenance:
         return Provenance(
             "input", f"{name or 'it'} was made on cpu", f"{name or 'x'} = {name or 'x'}.to({name_of(home)})"
         )
-    return Provenance("loss", f"{name or 'it'} belongs to none of the given objects", _before(name, tensor, home))
+    remedy = f"send it to {name_of(home)} where it is made; or give what holds it to tm.move, and to the rehearsal"
+    if name:
+        remedy = _before(f"{name} = {name}.to({name_of(home)})", name)
+    return Provenance("loss", f"{name or 'it'} belongs to none of the given objects", remedy)
 
 
-def _before(name: str, value: Any, home: torch.device) -> str:
-    """What sends an object to the device before the step."""
-    if not name:
-        return f"send it to {name_of(home)} where it is made; or give what holds it to tm.move, and to the rehearsal"
-    sent = f"{name} = {name}.to({name_of(home)})" if hasattr(value, "to") else f"send {name} to {name_of(home)}"
-    return f"{sent} before the step; or give {name} to tm.move, and to the rehearsal"
+def _before(sending: str, given: str) -> str:
+    """What sends an object to the device before the step. `given`: the object that can be given, with it."""
+    when = "" if sending.startswith("send ") else " before the step"
+    return f"{sending}{when}; or give {given} to tm.move, and to the rehearsal"
 
 
 def _is_kept(holder: object) -> bool:
@@ -654,10 +694,9 @@ class Belongings:
         kind, what = self._kind(path, role, steps)
         holder = self._holder(path)
         if steps[0].what in self.own and not (kind == "attribute" and id(holder) in self.sent_modules):
-            attribute = re.sub(r"^\w+", "self", str(path))
-            if role in ("parameter", "buffer") and len(steps) > 1:  # a module is moved as a whole
-                attribute = re.sub(r"^\w+", "self", str(steps[1]))
-            remedy = f"in {self.own[steps[0].what]}: {attribute} = {attribute}.to({name_of(self.home)})"
+            attribute = _of_self(str(self._sent_with(path, role, steps[1:])), steps[0].what)
+            sending = _of_self(self._sending(path, role, steps[1:]), steps[0].what)
+            remedy = f"in {self.own[steps[0].what]}: {sending}"
             own = f"{attribute} of {self.own[steps[0].what]}" if steps[0].what == "step" else shown
             return Provenance("loss", f"{own} is on cpu: nothing in its class sends it", remedy)
         if path.how is ATTRIBUTE and not isinstance(holder, nn.Module) and moves_itself(holder):
@@ -673,8 +712,9 @@ class Belongings:
                     f"load the state after the model has moved; or tm.move(model, optimizer, to={name_of(self.home)})"
                 )
                 return Provenance("optimizer", f"{shown} is on cpu: Module.to does not see optimizers", remedy)
-            kind = "cache" if _is_cached(steps) else "loss"
-            remedy = _before(steps[0].what, self.roots.get(steps[0].what), self.home)
+            is_partial = isinstance(self.roots.get(steps[0].what), functools.partial)
+            kind = "cache" if _is_cached(steps) else "closure" if is_partial else "loss"
+            remedy = _before(self._sending(path, role, steps), steps[0].what)
             return Provenance(kind, f"{shown} is on cpu: it belongs to none of the given objects", remedy)
         if role == "state":
             what = f"{shown} is on cpu: Module.to does not see optimizers"
@@ -683,6 +723,23 @@ class Belongings:
         if kind == "closure" and shown.isidentifier():
             remedy = f"{shown}.to({name_of(self.home)}) where the function reads it; or tm.move, which finds it"
         return Provenance(kind, f"{shown} is on cpu: {what}", remedy)
+
+    def _sending(self, path: Path, role: str, steps: list[Path]) -> str:
+        """The assignment that sends a tensor with its module, or with the others of its list or dict."""
+        path = self._sent_with(path, role, steps)
+        holder, place = _fetched(path.before, self.roots), name_of(self.home)
+        if isinstance(holder, tuple):
+            return f"send {path} to {place} where it is made"
+        members = [*holder.values()] if isinstance(holder, dict) else holder if isinstance(holder, list) else []
+        if path.how is ITEM and len(members) > 1 and all(isinstance(each, Tensor) for each in members):
+            return _all_sent(str(path.before), holder, self.home)
+        return f"{path} = {path}.to({place})"
+
+    def _sent_with(self, path: Path, role: str, steps: list[Path]) -> Path:
+        """Of a module the outermost that has a `to`; else the tensor itself."""
+        if role not in ("parameter", "buffer"):
+            return path
+        return next((each for each in steps if hasattr(_fetched(each, self.roots), "to")), path)
 
     def _holder(self, path: Path) -> Any:
         return {id(path): holder for holder, path in self.inventory.holders.values()}.get(id(path.before))
@@ -702,6 +759,11 @@ class Belongings:
         if is_attribute:
             return "attribute", "a plain attribute, not a buffer"
         return "container", "in a container that Module.to does not look into"
+
+
+def _of_self(statement: str, root: Any) -> str:
+    """As a method writes it: `self.x` for `trainer.x`."""
+    return re.sub(rf"\b{re.escape(str(root))}(?=[.\[])", "self", statement)
 
 
 def _is_cached(steps: list[Path]) -> bool:

@@ -662,9 +662,8 @@ class Reasons:
         for caller in [source, *(each for each in self._sources.values() if each is not source)]:
             for call, at in caller.calls.get(called_as, ()):
                 is_imported = called_as in caller.imports or self._is_of(caller, call.func, source.file)
-                if (caller is source or is_imported or owner in source.classes) and not self._is_of_another(
-                    caller, call, at, owner
-                ):
+                is_known = caller is source or is_imported or owner in source.classes
+                if is_known and not self._is_of_another(caller, call, at, owner):
                     yield caller, call, at
         for call, at in source.calls.get("__init__", ()) if own == "__init__" else ():
             heirs = (source.classes[each] for each in at.split(".") if each in source.classes)
