@@ -11,7 +11,10 @@ from test_corpus import no_accelerator
 
 import torchmove as tm
 
-HEAD = """import copy
+HEAD = """import argparse
+import collections
+import copy
+import functools
 from types import SimpleNamespace
 import torch
 from torch import nn
@@ -164,8 +167,135 @@ SENT = {
         "t = nn.Sequential(*layers).to(device)",
         "t(x0)",
     ),
+    "a function that goes into dicts by itself": (
+        "def send(data, where):\n    if isinstance(data, dict):\n        sent = {}\n"
+        "        for key, each in data.items():\n            sent[key] = send(each, where)\n        return sent\n"
+        "    return data.to(where)\nt = send({'w': torch.ones(4)}, device)",
+        "t['w']",
+    ),
+    "attributes set by name": (
+        "class Solver:\n    def __init__(self, **networks):\n        for name, each in networks.items():\n"
+        "            setattr(self, name, each.to(device))\nt = Solver(inner=nn.Linear(4, 4))",
+        "t.inner(x0)",
+    ),
+    "attributes set in __dict__": (
+        "class Solver:\n    def __init__(self, **networks):\n        for name, each in networks.items():\n"
+        "            self.__dict__[name] = each.to(device)\nt = Solver(inner=nn.Linear(4, 4))",
+        "t.inner(x0)",
+    ),
+    "clones that a method makes": (
+        "class Average:\n    def __init__(self, model):\n        self.model, self.shadow = model, {}\n"
+        "    def register(self):\n        for name, each in self.model.named_parameters():\n"
+        "            self.shadow[name] = each.data.clone()\nt = Average(net)\nt.register()",
+        "t.shadow['bias']",
+    ),
+    "clones that a helper of an object makes": (
+        "class Average:\n    def __init__(self, model):\n"
+        "        self.shadow = [each.clone().detach() for each in model.parameters()]\n"
+        "class Trainer:\n    def __init__(self, model):\n        self.model = model.to(device)\n"
+        "        self.average = Average(self.model)\nt = Trainer(nn.Linear(4, 4))",
+        "t.average.shadow[1]",
+    ),
+    "a memory that is pushed to": (
+        "class Memory:\n    def __init__(self):\n        self.rows = collections.deque(maxlen=3)\n"
+        "    def push(self, *args):\n        self.rows.append(args)\n"
+        "class Log:\n    def __init__(self):\n        self.rows = []\n"
+        "    def push(self, row):\n        self.rows.append(row)\n"
+        "t, log = Memory(), Log()\nt.push(torch.ones(4, device=device), 1)\nlog.push(torch.ones(4))",
+        "t.rows[0][0]",
+    ),
+    "a list that a function fills": (
+        "t = []\ndef keep(x, label):\n    t.append((x, label))\nkeep(torch.ones(4).to(device), 1)",
+        "t[0][0]",
+    ),
+    "parts added before the whole is sent by a method": (
+        "class Trainer:\n    def __init__(self):\n        self.model = nn.Sequential(nn.Linear(4, 4))\n"
+        "        self.grow()\n        self.model.to(device)\n"
+        "    def grow(self):\n        self.model.append(nn.Linear(4, 4))\nt = Trainer()",
+        "t.model(x0)",
+    ),
+    "a partial with a tensor": ("t = functools.partial(torch.mul, torch.ones(4).to(device))", "t(x0)"),
+    "a network of a module, before the variable is bound anew": (
+        "where = device\nt = nn.Linear(4, 4).to(where)\nwhere = torch.device('cpu')",
+        "t(x0)",
+    ),
+    "by a switch that is on": (
+        "class Trainer:\n    def __init__(self, gpu=True):\n"
+        "        self.where = torch.device('cuda' if gpu and torch.cuda.is_available() else 'cpu')\n"
+        "        self.model = nn.Linear(4, 4).to(self.where)\nt = Trainer()",
+        "t.model(x0)",
+    ),
+    "two names after the sending": (
+        "class Fit:\n    def __init__(self, data):\n        data = data.to(device)\n"
+        "        self.data, self.view = data, data\nt = Fit(torch.ones(4))",
+        "t.data * t.view",
+    ),
 }
 FORGOTTEN = {
+    "by a switch that is off": (
+        "USE = False\nt = nn.Linear(4, 4).to('cuda' if USE and torch.cuda.is_available() else 'cpu')",
+        "t(x0)",
+    ),
+    "made by a switch that is off": (
+        "args = argparse.Namespace(cuda=False)\n"
+        "where = torch.device('cuda' if args.cuda and torch.cuda.is_available() else 'cpu')\n"
+        "t = torch.zeros(4, device=where)",
+        "t",
+    ),
+    "under a switch that is off": ("USE = False\nt = nn.Linear(4, 4)\nif USE:\n    t.to(device)", "t(x0)"),
+    "by a function that is told so": (
+        "def place(gpu):\n    if gpu and torch.cuda.is_available():\n        return torch.device('cuda')\n"
+        "    return torch.device('cpu')\nt = nn.Linear(4, 4).to(place(False))",
+        "t(x0)",
+    ),
+    "by a class that is told so": (
+        "class Base:\n    def __init__(self, config):\n"
+        "        self.where = torch.device('cuda' if config['gpu'] and torch.cuda.is_available() else 'cpu')\n"
+        "class Trainer(Base):\n    def __init__(self, config):\n        super().__init__(config)\n"
+        "        self.model = nn.Linear(4, 4).to(self.where)\nt = Trainer({'gpu': False})",
+        "t.model(x0)",
+    ),
+    "appended later": ("t = nn.Sequential(nn.Linear(4, 4)).to(device)\nt.append(nn.Linear(4, 4))", "t(x0)"),
+    "inserted later": ("t = nn.Sequential(nn.Linear(4, 4)).to(device)\nt.insert(0, nn.Linear(4, 4))", "t(x0)"),
+    "put in later by its name": (
+        "t = nn.Sequential(nn.Linear(4, 4)).to(device)\nsetattr(t, '0', nn.Linear(4, 4))",
+        "t(x0)",
+    ),
+    "put in by the function that sends the whole": (
+        "def build():\n    model = nn.Sequential(nn.Linear(4, 4)).to(device)\n    model[-1] = nn.Linear(4, 4)\n"
+        "    return model\nt = build()",
+        "t(x0)",
+    ),
+    "put in later by a method": (
+        "class Trainer:\n    def __init__(self):\n        self.model = nn.Sequential(nn.Linear(4, 4)).to(device)\n"
+        "    def grow(self):\n        self.model.add_module('z', nn.Linear(4, 4))\nt = Trainer()\nt.grow()",
+        "t.model(x0)",
+    ),
+    "an attribute whose copy was sent": (
+        "class Fit:\n    def __init__(self, data):\n        self.data, self.sent = data, data.to(device)\n"
+        "t = Fit(torch.ones(4))",
+        "(t.sent * t.data)",
+    ),
+    "a list whose copies were sent": (
+        "class Fit:\n    def __init__(self, data):\n        self.data = data\n"
+        "        self.sent = [each.to(device) for each in data]\nt = Fit([torch.ones(4)])",
+        "(t.sent[0] * t.data[0])",
+    ),
+    "a variable whose copy an object has": (
+        "class Fit:\n    def __init__(self):\n        self.sent = u.to(device)\nu = torch.ones(4)\nt = Fit()",
+        "(t.sent * u)",
+    ),
+    "a list that a function fills": (
+        "t = []\ndef keep(x, label):\n    t.append((x, label))\nkeep(torch.ones(4), 1)",
+        "t[0][0]",
+    ),
+    "an attribute beside those set by name": (
+        "class Solver:\n    def __init__(self, **networks):\n        for name, each in networks.items():\n"
+        "            setattr(self, name, each.to(device))\n        self.scale = torch.ones(4)\n"
+        "t = Solver(inner=nn.Linear(4, 4))",
+        "t.inner(x0) * t.scale",
+    ),
+    "a partial with a tensor": ("t = functools.partial(torch.mul, torch.ones(4))", "t(x0)"),
     "the weights of another": ("t = nn.Linear(4, 4)\nt.load_state_dict(net.state_dict())", "t(x0)"),
     "the size of another": ("t = nn.Linear(net.out_features, 4)", "t(x0)"),
     "the shape of another": ("t = torch.zeros(x0.shape)", "t"),
@@ -485,6 +615,61 @@ def test_settings_of_another_module(load):
     step = "\n\ndef step():\n    net(torch.ones(2, 4).to(settings.DEVICE))\n"
     found = tm.rehearse(load(text + step).step)
     assert found.ok, str(found)
+
+
+@pytest.mark.parametrize("switch", [True, False])
+def test_a_device_that_another_file_sets_on_a_module(load, switch):
+    settings = load("device = None\n")
+    text = f"""import torch
+import {settings.__name__} as settings
+settings.gpu = {switch}
+settings.device = torch.device("cuda" if settings.gpu and torch.cuda.is_available() else "cpu")
+net = torch.nn.Linear(4, 4).to(settings.device)
+
+def step():
+    net(torch.ones(2, 4).to(settings.device))
+
+def other():
+    net(torch.ones(2, 4).cuda())
+"""
+    module = load(text)
+    found = tm.rehearse(module.step)
+    assert found.ending == ("finished" if switch else "limit"), str(found)
+    assert not found.failing
+    assert tm.rehearse(module.other).ok == switch
+
+
+TOLD = """
+
+class Trainer:
+    def __init__(self, gpu):
+        self.gpu = gpu
+        self.where = torch.device("cuda" if self.gpu and torch.cuda.is_available() else "cpu")
+        self.model = nn.Linear(4, 4).to(self.where)
+
+    def train(self, x):
+        self.model(x.to({where})).sum().backward()
+
+
+trainer = Trainer({gpu})
+"""
+
+
+def test_a_trainer_that_is_told_to_stay_on_the_cpu_does(load):
+    x = __import__("torch").ones(2, 4)
+    found = tm.rehearse(load(HEAD + TOLD.format(where="self.where", gpu=False)).trainer.train, x)
+    assert not found.failing
+    assert "nothing was on cuda:0 at any time" in found.stopped
+    found = tm.rehearse(load(HEAD + TOLD.format(where="'cuda'", gpu=False)).trainer.train, x)
+    assert [each.kind for each in found.failing] == ["loss"], str(found)
+    assert tm.rehearse(load(HEAD + TOLD.format(where="self.where", gpu=True)).trainer.train, x).ok
+
+
+def test_the_names_of_one_tensor_are_one_again_afterwards(load):
+    text = "class Fit:\n    def __init__(self, data):\n        self.data, self.sent = data, data.to(device)\n"
+    module = load(HEAD + text + "t = Fit(torch.ones(4))\n" + STEP.format(made="(t.sent * t.data)"))
+    assert not tm.rehearse(module.step).ok
+    assert module.t.data is module.t.sent
 
 
 def test_modules_that_another_file_has_sent(load):

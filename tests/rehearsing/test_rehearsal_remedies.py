@@ -43,10 +43,74 @@ def table():
 
 W = torch.randn(4, 4)
 LIST = [torch.randn(4, 4)]
+
+class Config:
+    def __init__(self):
+        self.prior, self.block, self.pair = torch.ones(4), Block(), Pair(torch.ones(4), None)
+        self.shadow = {"a": torch.ones(4), "b": torch.ones(4)}
+
+CONFIG = Config()
+SCALED = functools.partial(torch.mul, other=torch.ones(4))
 """
 X = torch.ones(3, 4)
 # The body of a step(net, x), what else it is called with, and the remedies that are found.
 FOUND = {
+    "the second of two calls on a line": (
+        "a, b = torch.tensor([7.0]), batch.cuda()\n    c = torch.tensor([1.0] * 4) * net(b) * torch.tensor([2.0] * 4)",
+        lambda: X,
+        ['torch.tensor([1.0] * 4, device="cuda")', 'torch.tensor([2.0] * 4, device="cuda")'],
+    ),
+    "the one of two calls on a line that is misplaced": (
+        "a, b = torch.tensor([7.0]), net(batch.cuda()) * torch.tensor([2.0] * 4)",
+        lambda: X,
+        ['torch.tensor([2.0] * 4, device="cuda")'],
+    ),
+    "all of a list that was collected": (
+        "ys = []\n    for each in batch:\n        ys.append(each['y'])\n    net(batch[0]['y'].cuda()) * torch.cat(ys)",
+        lambda: [{"y": torch.ones(1, 4)}, {"y": torch.ones(2, 4)}],
+        ['ys = [each.to("cuda") for each in ys]'],
+    ),
+    "a list that is handed to numpy": (
+        "losses = [net(batch.to('cuda')).mean(), net(batch.to('cuda')).sum()]\n    np.mean(losses)",
+        lambda: X,
+        ["[each.detach().cpu().numpy() for each in losses]"],
+    ),
+    "what a method returns, handed to numpy": (
+        "np.asarray(net(batch.to('cuda')).detach().argmax(1)) == 1",
+        lambda: X,
+        ["net(batch.to('cuda')).detach().argmax(1).cpu().numpy()"],
+    ),
+    "an object without a to": (
+        "net(batch.to('cuda')) * CONFIG.prior",
+        lambda: X,
+        ['CONFIG.prior = CONFIG.prior.to("cuda") before the step; or give CONFIG to tm.move, and to the rehearsal'],
+    ),
+    "a module of an object without a to": (
+        "CONFIG.block(net(batch.to('cuda')))",
+        lambda: X,
+        ['CONFIG.block = CONFIG.block.to("cuda") before the step; or give CONFIG to tm.move, and to the rehearsal'],
+    ),
+    "a dict of tensors": (
+        "net(batch.to('cuda')) * CONFIG.shadow['a'] * CONFIG.shadow['b']",
+        lambda: X,
+        [
+            'CONFIG.shadow = {key: each.to("cuda") for key, each in CONFIG.shadow.items()} before the step; '
+            "or give CONFIG to tm.move, and to the rehearsal"
+        ],
+    ),
+    "a tensor in a tuple": (
+        "net(batch.to('cuda')) * CONFIG.pair.image",
+        lambda: X,
+        ['send CONFIG.pair.image to "cuda" where it is made; or give CONFIG to tm.move, and to the rehearsal'],
+    ),
+    "a tensor of a partial": (
+        "SCALED(net(batch.to('cuda')))",
+        lambda: X,
+        [
+            "SCALED.keywords['other'] = SCALED.keywords['other'].to(\"cuda\") before the step; "
+            "or give SCALED to tm.move, and to the rehearsal"
+        ],
+    ),
     "an element of a tuple under its own name": (
         "a, b = batch\n    net(a)",
         lambda: (X, X),
@@ -264,7 +328,7 @@ BY_A_LIBRARY = {
     ),
     "a module that the library builds": (
         'own = library.small_net()\n    own(batch["input_ids"].to("cuda"))',
-        "the module Linear was built on cpu in the step and not moved (remedies.py:33)",
+        "the module Linear was built on cpu in the step and not moved (remedies.py:41)",
         'own = own.to("cuda")',
     ),
 }

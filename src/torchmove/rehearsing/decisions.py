@@ -731,8 +731,9 @@ class Decided:
             return None
         source = self.reasons.source(file)
         line, assigned = self.reasons.of_name(source, name, scope), source.names.get((scope, name), [])
-        if not scope:
-            source, assigned = self.reasons.bound(source, name)
+        if not scope and (bound := self.reasons.bound(source, name))[0] is not source:  # another file binds it
+            source, assigned = bound
+            space = self._space_of(source)
         if line is None or (is_device and value is not None and self.again.stays(assigned, source, space)):
             return None
         if value is False:

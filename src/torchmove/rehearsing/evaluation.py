@@ -249,7 +249,9 @@ class Again:
         owners = {each.__name__ for each in type(holder).__mro__[:-1]}
         own = [each for each in assigned if each.owner in owners]
         space = {**space, "self": holder}
-        return found if self.stays(own, source, space) else self._there(found, own or assigned, source, space)
+        if not own and found is not False and len(assigned) > 1:  # of which object is not known
+            return on_device(found, self.home)
+        return self._there(found, own or assigned, source, space)
 
     def _joined(self, node: ast.BoolOp, of: Callable[[ast.expr], Any]) -> Any:
         found: Any = None
@@ -277,24 +279,20 @@ class Again:
         scope, assigned = assigned_to(name, source, scope)
         if name != "self" and not assigned and _is_parameter(name, source, scope):
             return self._given(name, source, scope, space, deep)
-        if not scope:
-            source, assigned = self.reasons.bound(source, name)
-        if name not in space:
+        values, read = space, source
+        source, assigned = (source, assigned) if scope else self.reasons.bound(source, name)
+        if source is not read:  # another file binds it
+            space = self.space_of(source)
+        if name not in values:
             if len(assigned) != 1:
                 return _builtin(name)
             return self.value(assigned[0].value, source, assigned[0].scope, space, deep + 1)
-        value = space[name]
-        if value is None and self.reasons.is_current_accelerator(source, ast.Name(name, ast.Load()), scope):
+        value = values[name]
+        if value is None and self.reasons.is_current_accelerator(read, ast.Name(name, ast.Load()), scope):
             return on_device(value, self.home)
         may_be = is_candidate(value, self.home) or isinstance(value, (list, tuple, dict))
-        if not may_be or self.reasons.of_name(source, name, scope) is None:
+        if not may_be or self.reasons.of_name(read, name, scope) is None:
             return value
-        if id(assigned) not in self._under_way and value is not False:
-            self._under_way.add(id(assigned))
-            stays = self.stays(assigned, source, space)
-            self._under_way.discard(id(assigned))
-            if stays:
-                return value
         return self._there(value, assigned, source, space)
 
     def _given(self, name: str, source: Source, scope: str, space: Mapping[str, Any], deep: int) -> Any:
@@ -318,13 +316,16 @@ class Again:
 
     def _there(self, value: Any, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> Any:
         """A value that was decided. What is in a container is not known; nor is a switch that is made of itself."""
-        if isinstance(value, (list, tuple, dict)) or id(assigned) in self._under_way:
+        is_under_way = id(assigned) in self._under_way
+        if isinstance(value, (list, tuple, dict)) or (is_under_way and value is False):
             raise CannotTell
-        if value is not False:
+        if is_under_way:
             return on_device(value, self.home)
         self._under_way.add(id(assigned))
         try:
-            return bool(self.switch(assigned, source, space))
+            if value is False:
+                return bool(self.switch(assigned, source, space))
+            return value if self.stays(assigned, source, space) else on_device(value, self.home)
         finally:
             self._under_way.discard(id(assigned))
 

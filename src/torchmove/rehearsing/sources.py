@@ -199,7 +199,8 @@ class Source:
     ) -> None:
         if isinstance(holder, ast.Attribute) and isinstance(holder.value, ast.Name):
             is_own = self._is_self(holder.value.id, scope)
-            self.attributes[f"{holder.attr}[]"].append(self._assigned(value, tests, scope, owner if is_own else ""))
+            name = ANY if holder.attr == "__dict__" else f"{holder.attr}[]"
+            self.attributes[name].append(self._assigned(value, tests, scope, owner if is_own else ""))
         if self._is_part(holder, scope, deep=1):
             self.names[scope, f"{ast.unparse(holder)}[]"].append(self._assigned(value, tests, scope))
 
@@ -604,6 +605,12 @@ class Reasons:
         file = getattr(sys.modules.get(module), "__file__", None)
         return file if file is not None and is_program(file) else None
 
+    def _imports(self, source: Source, other: Source) -> bool:
+        """Does a file import another, or something of it?"""
+        modules = [module for module, _ in source.imports.values()]
+        files = [getattr(sys.modules.get(each), "__file__", None) for each in modules]
+        return other.file in files or any(self.file_of(source, each) == other.file for each in source.modules)
+
     def _is_of_another(self, source: Source, call: ast.Call, scope: str, owner: str) -> bool:
         """Is it a method of something that a statement has made as another thing: `rows.push(x)`, `rows = Rows()`?"""
         holder = call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -662,7 +669,8 @@ class Reasons:
         for caller in [source, *(each for each in self._sources.values() if each is not source)]:
             for call, at in caller.calls.get(called_as, ()):
                 is_imported = called_as in caller.imports or self._is_of(caller, call.func, source.file)
-                is_known = caller is source or is_imported or owner in source.classes
+                is_method = own != "__init__" and owner in source.classes and self._imports(caller, source)
+                is_known = caller is source or is_imported or is_method
                 if is_known and not self._is_of_another(caller, call, at, owner):
                     yield caller, call, at
         for call, at in source.calls.get("__init__", ()) if own == "__init__" else ():
