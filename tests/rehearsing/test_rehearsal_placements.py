@@ -665,6 +665,33 @@ def test_a_trainer_that_is_told_to_stay_on_the_cpu_does(load):
     assert tm.rehearse(load(HEAD + TOLD.format(where="self.where", gpu=True)).trainer.train, x).ok
 
 
+TWO = """
+
+class Average:
+    def __init__(self, model):
+        self.shadow = [each.clone().detach() for each in model.parameters()]
+
+
+class Trainer:
+    def __init__(self, gpu, model):
+        self.where = torch.device("cuda" if gpu and torch.cuda.is_available() else "cpu")
+        self.model = model.to(self.where)
+        self.average = Average(self.model)
+
+    def train(self):
+        return self.model(x0) * self.average.shadow[1]
+
+
+there, here = Trainer(True, nn.Linear(4, 4)), Trainer(False, nn.Linear(4, 4))
+"""
+
+
+def test_each_object_of_a_class_is_read_by_the_call_that_made_it(load):
+    module = load(HEAD + TWO)
+    assert tm.rehearse(module.there.train).ok
+    assert [each.kind for each in tm.rehearse(module.here.train).failing] == ["loss", "loss"]
+
+
 def test_the_names_of_one_tensor_are_one_again_afterwards(load):
     text = "class Fit:\n    def __init__(self, data):\n        self.data, self.sent = data, data.to(device)\n"
     module = load(HEAD + text + "t = Fit(torch.ones(4))\n" + STEP.format(made="(t.sent * t.data)"))

@@ -52,6 +52,7 @@ from torchmove.rehearsing.sources import (
 from torchmove.surveying.inventory import DeviceValue, Inventory
 from torchmove.surveying.paths import ATTRIBUTE, ITEM
 
+_MOST_HOLDERS = 4  # of an object in another one, and so on
 _CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
 _DISTRIBUTIONS = (torch.distributions.Distribution, torch.distributions.Transform)  # of the tensors they are given
 
@@ -70,6 +71,7 @@ class Decided:
         files = (each.__code__.co_filename for each in around.functions)
         self._sources = [*self.reasons.with_imported(dict.fromkeys((*files, *filter(None, [caller]))))]
         self._spaces: dict[str, dict[str, Any]] = {}
+        self._bound: dict[int, tuple[Any, list[Assigned]]] = {}  # of objects: what holds each, and by which statements
         self.sent_names: set[str] = set()
         self.generators: list[torch.Generator] = []  # made for a device that was decided
         self.of_libraries: dict[int, Any] = {}  # what is in objects that libraries have made, without a word of cpu
@@ -104,6 +106,7 @@ class Decided:
 
     def values_in(self, inventory: Inventory, roots: Mapping[str, Any]) -> None:
         """The devices that objects remember, and the switches of namespaces."""
+        self._index_objects(inventory)
         for value in inventory.device_values:
             if value.device.type == self.home.type or value.how not in (ATTRIBUTE, ITEM):
                 continue
@@ -120,8 +123,39 @@ class Decided:
             if type(holder) in self.around.classes:
                 self._attributes(holder, readable(path, roots), seen)
 
+    def _index_objects(self, inventory: Inventory) -> None:
+        """Which statements give the objects of the user's classes their names, in modules and in other objects."""
+        for name, value in self._variables():
+            if type(value) in self.around.classes:
+                given = [each for source in self._sources for each in source.names.get(("", name), ())]
+                self._bound.setdefault(id(value), (None, given))
+        for holder, _ in inventory.holders.values():
+            own = _owners(holder) if type(holder) in self.around.classes else set()
+            for name, value in _attributes_of(holder) if own else ():
+                if type(value) in self.around.classes:
+                    given = [each for source in self._sources for each in self._own(source, name, own)]
+                    self._bound.setdefault(id(value), (holder, given))
+
+    def _made_by(self, holder: Any) -> dict[str, ast.Call]:
+        """The calls that have made an object and those that hold it, of classes that the files call several times."""
+        holders, made = [holder], dict[str, ast.Call]()
+        for each in holders:
+            outer, given = self._bound.get(id(each), (None, []))
+            kind = type(each).__name__
+            calls = sum(len(source.calls.get(kind, ())) for source in self._sources)
+            values = [one.value for one in given if isinstance(one.value, ast.Call) and called(one.value) == kind]
+            if calls > 1 and len(values) == len(given) == 1:
+                made[kind] = values[0]
+            if outer is not None and len(holders) < _MOST_HOLDERS:
+                holders.append(outer)
+        return made
+
     def _of_attribute(self, name: str, holder: Any, owners: tuple[str, ...]) -> Line | None:
         """The line that decided an attribute or an element; None too if it is the CPU also where there is a device."""
+        with self.placements.of_object(self._made_by(holder)):
+            return self._decided_by(name, holder, owners)
+
+    def _decided_by(self, name: str, holder: Any, owners: tuple[str, ...]) -> Line | None:
         for source in self._sources:
             line = self.reasons.of_attribute(source, name, owners)
             if line is None:
@@ -290,7 +324,8 @@ class Decided:
             if type(holder) in self.around.classes:
                 self._add_own(holder, there)
                 if not isinstance(holder, torch.nn.Module):
-                    self._own_parts(holder, there)
+                    with self.placements.of_object(self._made_by(holder)):
+                        self._own_parts(holder, there)
                 self._add_of_libraries_in(holder, there)
                 self._add_inherited(holder, there)
         for each in self.around.sources:
@@ -686,7 +721,8 @@ class Decided:
             is_tensor = isinstance(value, torch.Tensor)
             return self.placements.sent(source, own, is_tensor=is_tensor) or self.placements.sent(source, elements)
 
-        return self._first(found) is not None
+        with self.placements.of_object(self._made_by(holder)):
+            return self._first(found) is not None
 
     def _own(self, source: Source, name: str, owners: set[str]) -> list[Assigned]:
         """The statements that give an attribute to an object, of those that have run."""

@@ -12,7 +12,8 @@ import re
 import sys
 import types
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -79,11 +80,23 @@ class Placements:
         self.reasons, self.again = reasons, again
         self.switched_off: set[ast.AST] = set()  # calls that send to a device which is the CPU on every machine
         self._known: dict[tuple[Any, ...], Line | None] = {}  # of expressions, where they are read
+        self._of_objects: dict[frozenset[int], tuple[dict[Any, Any], dict[Any, Any]]] = {}  # what is known, likewise
         self._under_way: set[tuple[Any, ...]] = set()  # those that are being read
         self._is_cut = False  # an expression led to itself: what is decided elsewhere may still say more
         self._led_to: set[tuple[Any, ...]] = set()  # the expressions under way that were met again meanwhile
         # Of expressions that were cut, those that they led to: as long as these are under way, nothing else is found.
         self._open: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
+
+    @contextmanager
+    def of_object(self, made_by: Mapping[str, ast.Call]) -> Iterator[None]:
+        """Meanwhile a class is read as these calls have made its object."""
+        key, before = frozenset(map(id, made_by.values())), (self._known, self._open)
+        self._known, self._open = self._of_objects.setdefault(key, ({}, {})) if made_by else before
+        try:
+            with self.reasons.of_object(made_by) if made_by else nullcontext():
+                yield
+        finally:
+            self._known, self._open = before
 
     def sent(
         self, source: Source, assigned: Iterable[Assigned], deep: int = 0, *, is_tensor: bool = False

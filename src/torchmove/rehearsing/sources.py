@@ -11,7 +11,8 @@ import linecache
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torchmove.rehearsing.provenance import Line, is_installed, is_program
@@ -420,6 +421,17 @@ class Reasons:
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}
         self._known: dict[tuple[str, ...], Line | None] = {}  # of attributes, and of the parameters of functions
+        self._made_by: Mapping[str, ast.Call] = {}  # of an object that is read: the call of its class, and of others
+
+    @contextmanager
+    def of_object(self, made_by: Mapping[str, ast.Call]) -> Iterator[None]:
+        """Meanwhile a class is read as these calls have made its object, by the names of classes."""
+        before = self._made_by, self._known
+        self._made_by, self._known = made_by, {}
+        try:
+            yield
+        finally:
+            self._made_by, self._known = before
 
     def source(self, file: str) -> Source:
         if file not in self._sources:
@@ -671,10 +683,13 @@ class Reasons:
                 is_imported = called_as in caller.imports or self._is_of(caller, call.func, source.file)
                 is_method = own != "__init__" and owner in source.classes and self._imports(caller, source)
                 is_known = caller is source or is_imported or is_method
+                if own == "__init__" and self._made_by.get(owner, call) is not call:
+                    continue
                 if is_known and not self._is_of_another(caller, call, at, owner):
                     yield caller, call, at
         for call, at in source.calls.get("__init__", ()) if own == "__init__" else ():
-            heirs = (source.classes[each] for each in at.split(".") if each in source.classes)
+            names = [each for each in at.split(".") if each in (self._made_by or source.classes)]
+            heirs = (source.classes[each] for each in names if each in source.classes)
             if any(_last_name(base) == owner for bases in heirs for base in bases):
                 yield source, call, at  # `super().__init__(...)`
 
