@@ -225,6 +225,15 @@ SENT = {
         "        self.model = nn.Linear(4, 4).to(self.where)\nt = Trainer()",
         "t.model(x0)",
     ),
+    "where an import has failed": (
+        "t = nn.Linear(4, 4)\ntry:\n    import not_installed\nexcept ImportError:\n    t = t.to(device)",
+        "t(x0)",
+    ),
+    "in the first round of a loop": (
+        "use, t = torch.cuda.is_available(), nn.Linear(4, 4)\nfor at in range(2):\n    if use and at == 0:\n"
+        "        t.cuda()",
+        "t(x0)",
+    ),
     "two names after the sending": (
         "class Fit:\n    def __init__(self, data):\n        data = data.to(device)\n"
         "        self.data, self.view = data, data\nt = Fit(torch.ones(4))",
@@ -471,6 +480,21 @@ def test_a_methods_own_object_that_sends_nothing_is_state(load):
     found = tm.rehearse(trainer.step)
     assert found.ok, str(found)
     assert found.assumed == ("the step's own object (class Trainer) is treated as state",)
+
+
+def test_an_object_that_keeps_a_tensor_on_the_cpu_by_name_is_state(load):
+    text = """
+
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(4, 4)
+        self.host, self.wide = torch.ones(4).to(torch.device("cpu")), torch.ones(4).type(torch.FloatTensor)
+
+    def step(self):
+        return self.model(x0)
+"""
+    found = tm.rehearse(load(HEAD + text).Trainer().step)
+    assert found.ok, str(found)
 
 
 ELSEWHERE = """

@@ -598,7 +598,8 @@ class Decided:
         own, off = _owners(holder), self.placements.switched_off
         names = [name for name, _ in _attributes_of(holder)]
         assigned = [each for source in self._sources for name in names for each in source.attributes.get(name, ())]
-        return any(node in off for each in assigned if each.owner in own for node in ast.walk(each.value))
+        read = [one for each in assigned if each.owner in own for one in (each.value, *each.tests)]
+        return any(node in off for each in read for node in ast.walk(each))
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         """Of the user's modules."""

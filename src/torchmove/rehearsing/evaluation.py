@@ -155,8 +155,12 @@ class Again:
 
     def never_runs(self, assigned: Assigned, source: Source) -> bool:
         """Is a statement skipped on every machine, by a switch that nothing has changed?"""
-        tests = [each for each in assigned.tests if self._is_settled(each, source, assigned.scope)]
-        return any(self.truth(each, source, assigned.scope, self.space_of(source)) is False for each in tests)
+        tests = (each for each in assigned.tests if not isinstance(each, ast.Constant))  # that of a handler is one
+        return any(self.is_off(each, source, assigned.scope) for each in tests)
+
+    def is_off(self, test: ast.expr, source: Source, scope: str) -> bool:
+        """Is a test false on every machine, by what nothing has changed?"""
+        return self._is_settled(test, source, scope) and self.truth(test, source, scope, self.space_of(source)) is False
 
     def _is_settled(self, test: ast.expr, source: Source, scope: str) -> bool:
         """Are all that it reads variables that are bound once, to no number or container?"""

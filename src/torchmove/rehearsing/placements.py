@@ -78,7 +78,7 @@ class Placements:
 
     def __init__(self, reasons: Reasons, again: Again) -> None:
         self.reasons, self.again = reasons, again
-        self.switched_off: set[ast.AST] = set()  # calls that send to a device which is the CPU on every machine
+        self.switched_off: set[ast.AST] = set()  # devices that are decided, and are the CPU on every machine
         self._known: dict[tuple[Any, ...], Line | None] = {}  # of expressions, where they are read
         self._of_objects: dict[frozenset[int], tuple[dict[Any, Any], dict[Any, Any]]] = {}  # what is known, likewise
         self._under_way: set[tuple[Any, ...]] = set()  # those that are being read
@@ -277,9 +277,6 @@ class Placements:
         if name in _TO_THE_HOST:
             return None
         asked = self._asked(node, name, where)
-        if any(self._stays(each, where) for each in asked):
-            self.switched_off.add(node)
-            return None
         found = next(filter(None, (self._decided(each, where, deep) for each in asked)), None)
         if found is not None:
             return found
@@ -335,6 +332,8 @@ class Placements:
 
     def _stays(self, device: ast.expr, where: _Where) -> bool:
         """Is what says where the result is the CPU on every machine, by a switch that is off?"""
+        if device in where.tests:
+            return self.again.is_off(device, where.source, where.scope)
         if isinstance(device, ast.Name):
             scope, assigned = assigned_to(device.id, where.source, where.scope)
             before = [each for each in assigned if scope != where.scope or _end(each.value) <= where.position]
@@ -345,6 +344,9 @@ class Placements:
     def _decided(self, device: ast.expr, where: _Where, deep: int) -> Line | None:
         """The line that decided a device; that of a tensor is where the tensor is."""
         found = self.reasons.of(where.source, device, where.scope)
+        if found is not None and self._stays(device, where):
+            self.switched_off.add(device)
+            return None
         if found is not None or deep > DEEP:
             return found
         if isinstance(device, ast.Attribute) and device.attr == "device":
