@@ -49,7 +49,7 @@ from torchmove.rehearsing.sources import (
     parameters_of,
     scope_around,
 )
-from torchmove.surveying.inventory import DeviceValue, Inventory
+from torchmove.surveying.inventory import Inventory, RememberedDevice
 from torchmove.surveying.paths import ATTRIBUTE, ITEM
 
 _MOST_HOLDERS = 4  # of an object in another one, and so on
@@ -100,7 +100,7 @@ class Decided:
             do()
         repoint_all(self._repoints, undo)
 
-    def decides(self, value: DeviceValue) -> bool:
+    def decides(self, value: RememberedDevice) -> bool:
         """Is it one of those that were decided?"""
         return any(value.holder is each.value.holder and value.what == each.value.what for each in self._repoints)
 

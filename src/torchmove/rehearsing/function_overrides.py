@@ -33,6 +33,7 @@ from torchmove.rehearsing.origins import (
     following,
     kept_on_cpu,
     loaded_on_cpu,
+    named_for_numpy,
     says_cpu,
     sent_in_vain,
 )
@@ -560,7 +561,7 @@ class FunctionOverrides(TorchFunctionMode):
     def dlpack(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
         if tensor._place is not CPU:
-            name = handed_to_numpy(users_line().text) or users_name(tensor) or "x"
+            name = named_for_numpy(tensor)
             self.stage.find(users_line(), "numpy", "numpy cannot read the memory of a device", f"{name}.cpu()")
         if not self.stage.knows(tensor):
             raise CannotGoOn("dlpack hands out the memory of a tensor")

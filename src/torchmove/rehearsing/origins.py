@@ -496,6 +496,11 @@ def brought_to_numpy(tensor: StandIn, frame: FrameType | None) -> str:
     return f"{name}{fetched.removeprefix('.detach()') if name.endswith('.detach()') else fetched}"
 
 
+def named_for_numpy(tensor: StandIn) -> str:
+    """A tensor that a line hands to numpy, as the line or the user's variable names it."""
+    return handed_to_numpy(users_line().text) or users_name(tensor) or "(...)"
+
+
 def handed_to_numpy(text: str) -> str:
     """The expression whose `.numpy()` a line asks for, or that it gives to `np.from_dlpack`."""
     for code in (text, f"{text}\n    pass", text.rstrip(",")):
