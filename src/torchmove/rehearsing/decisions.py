@@ -480,7 +480,7 @@ class Decided:
         ran: dict[str, _Moment] = {}
         for scope in source.functions:
             owner, _, name = scope.rpartition(".")
-            if owner in owners and self._ran_before(scope):
+            if owner in owners and self._ran_before(source, scope):
                 calls = [call for call, at in source.calls.get(name, ()) if at == f"{owner}.__init__"]
                 inside = next(
                     (_end(call) for call in calls if ast.unparse(call.func) == f"self.{name}"), (sys.maxsize,)
@@ -686,7 +686,7 @@ class Decided:
 
         def found(source: Source) -> Line | None:
             scopes = {scope for scope, one in source.names if scope and one == f"{name}[]"}
-            ran = [each for each in scopes if self._ran_before(each) and not assigned_to(name, source, each)[0]]
+            ran = [each for each in scopes if self._ran_before(source, each) and not assigned_to(name, source, each)[0]]
             added = [each for scope in ran for each in source.names[scope, f"{name}[]"]]
             return self.placements.sent(source, added)
 
@@ -729,14 +729,14 @@ class Decided:
         """The statements that give an attribute to an object, of those that have run."""
         own = [each for each in source.attributes.get(name, ()) if each.owner in owners]
         if any(each.scope.endswith(".__init__") for each in own) or name.endswith("[]"):
-            own = [each for each in own if self._ran_before(each.scope)]
+            own = [each for each in own if self._ran_before(source, each.scope)]
         return own
 
-    def _ran_before(self, scope: str) -> bool:
+    def _ran_before(self, source: Source, scope: str) -> bool:
         """Has a method run before the step, as far as calls outside of what the step runs tell?"""
         name = scope.rpartition(".")[2]
         during = {each.__qualname__ for each in self.around.functions} - {f"{scope.rpartition('.')[0]}.__init__"}
-        calls = (at for source in self._sources for _, at in source.calls.get(name, ()))
+        calls = (at for _, _, at in self.reasons.calls_of(source, scope))
         return name.startswith("__") or any(at not in during or at.endswith(".__init__") for at in calls)
 
     def _first(self, ask: Callable[[Source], Line | None]) -> Line | None:

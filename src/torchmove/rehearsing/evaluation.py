@@ -12,7 +12,7 @@ import operator
 import re
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -29,6 +29,7 @@ from torchmove.rehearsing.sources import (
     argument_of,
     called,
     default_of,
+    family_of,
     parameters_of,
     scope_around,
 )
@@ -233,7 +234,7 @@ class Again:
 
     def _own(self, name: str, source: Source, scope: str, space: Mapping[str, Any], deep: int) -> Any:
         """What the methods of a class give to an attribute of its objects."""
-        owners = {base for each in scope.split(".") for base in _family(source, each)}
+        owners = {base for each in scope.split(".") for base in family_of(source, each)}
         own = [each for each in source.attributes.get(name, ()) if each.owner in owners]
         return self._by_statements(reversed(own), source, space, deep + 1)
 
@@ -336,15 +337,6 @@ class Again:
 
 def _is_own(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id == "self"
-
-
-def _family(source: Source, name: str) -> Iterator[str]:
-    """A class of the file, and those of the file that it derives from."""
-    if name in source.classes:
-        yield name
-        for each in source.classes[name]:
-            if isinstance(each, ast.Name) and each.id != name:
-                yield from _family(source, each.id)
 
 
 def _builtin(name: str) -> Any:

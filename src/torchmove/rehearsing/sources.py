@@ -786,8 +786,16 @@ def _is_made_as_another(source: Source, value: ast.expr, owner: str) -> bool:
     if not isinstance(value, ast.Call):
         return isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp))
     kind = called(value)
-    bases = [_last_name(each) for each in source.classes.get(kind, ())]
-    return kind != owner and owner not in bases and (kind in source.classes or kind in ("deque", "list", "dict", "set"))
+    is_known = kind in source.classes or kind in ("deque", "list", "dict", "set")
+    return is_known and owner not in {*family_of(source, kind)}
+
+
+def family_of(source: Source, name: str) -> Iterator[str]:
+    """A class of the file, and those that it derives from."""
+    yield name
+    for each in source.classes.get(name, ()):
+        if _last_name(each) != name:
+            yield from family_of(source, _last_name(each))
 
 
 def _hands_on(given: ast.expr, at: str, name: str, scope: str) -> bool:
