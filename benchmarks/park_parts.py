@@ -17,7 +17,18 @@ from torch.distributed.fsdp import fully_shard
 
 import torchmove as tm
 from torchmove import devices as _devices
-from torchmove.bench import CPU, HostPeak, Link, TrainingState, filled, resident_bytes, transformer, trip, usual, wake
+from torchmove.bench import (
+    CPU,
+    HostPeak,
+    Link,
+    TrainingState,
+    by_module_to,
+    filled,
+    resident_bytes,
+    transformer,
+    trip,
+    warm_up,
+)
 from torchmove.moving import leftovers as _freeing
 
 TURNS, CYCLES = 3, 20
@@ -26,11 +37,11 @@ Tell = Callable[[str], None]
 
 def park(device: torch.device, *, quick: bool, tell: Tell) -> dict[str, Any]:
     nbytes = 6_000_000 if quick else 14_500_000_000
-    wake(device)
+    warm_up(device)
     tell("Module.to and a loop")
     theirs = transformer(nbytes)
-    usual(theirs, device)
-    usual_seconds = _seconds(partial(usual, theirs, CPU), device)
+    by_module_to(theirs, device)
+    usual_seconds = _seconds(partial(by_module_to, theirs, CPU), device)
     del theirs
     gc.collect()
     tell("the first park")

@@ -22,10 +22,11 @@ from torch import nn
 import torchmove as tm
 from torchmove.bench import (
     CPU,
+    ByTorchmove,
     Go,
-    Ours,
     TrainingState,
     Trip,
+    by_module_to,
     compared,
     filled,
     in_mid_training,
@@ -35,8 +36,7 @@ from torchmove.bench import (
     take_turns,
     transformer,
     trip,
-    usual,
-    wake,
+    warm_up,
     ways_of,
 )
 from torchmove.reporting import report
@@ -60,8 +60,8 @@ def small(device: torch.device, *, quick: bool) -> dict[str, Any]:
     """24 000 small parameters with AdamW, and where the time of a move goes."""
     mine, theirs = (_small_state(100 if quick else 12_000) for _ in range(2))
     count = len(mine.tensors())
-    wake(device)
-    goes: dict[str, Go] = {"usual": partial(usual, theirs), "move": Ours(mine)}
+    warm_up(device)
+    goes: dict[str, Go] = {"usual": partial(by_module_to, theirs), "move": ByTorchmove(mine)}
     # It is the processor that is measured here, and on a shared machine that has good and bad seconds.
     turns = 2 * TURNS + 1
     trips = take_turns(goes, device, turns=turns, tell=tell)
@@ -149,7 +149,7 @@ def _copying() -> list[tuple[str, Any, str]]:
 
 def sizes(device: torch.device, *, quick: bool) -> dict[str, Any]:
     """A model without an optimizer, in one tensor and in eight, from 1 KiB to 16 GiB."""
-    wake(device)
+    warm_up(device)
     most = most_bytes(device) or 1 << 34
     totals = [1024 * 4**step for step in range(6 if quick else 13)]
     fit = [total for total in totals if total <= most]
@@ -189,10 +189,12 @@ def peers(device: torch.device, *, quick: bool) -> dict[str, Any]:
             missing[name] = f"cannot be imported: {error}"
             tell(f"{name} is left out, it {missing[name]}")
     tell(f"making {2 + len(found)} states")
-    goes: dict[str, Go] = {name: partial(go, transformer(nbytes)) for name, go in {"usual": usual, **found}.items()}
+    goes: dict[str, Go] = {
+        name: partial(go, transformer(nbytes)) for name, go in {"usual": by_module_to, **found}.items()
+    }
     mine = transformer(nbytes)
-    goes["move"] = Ours(mine)
-    wake(device)
+    goes["move"] = ByTorchmove(mine)
+    warm_up(device)
     trips = of_each(take_turns(goes, device, turns=TURNS, tell=tell), median)
     beside = dict.fromkeys([*found, "move"], "usual")
     return {"bytes": mine.nbytes, "ways": compared(ways_of(trips, mine.nbytes, beside)), "missing": missing}
@@ -229,9 +231,13 @@ def _accelerate() -> Callable[[TrainingState, torch.device], None]:
 def digests(device: torch.device, *, quick: bool) -> dict[str, Any]:
     """The three degrees of `verify`, taking turns with one state."""
     state = transformer(4_000_000 if quick else 4_000_000_000)
-    wake(device)
-    trip(Ours(state), device)
-    goes: dict[str, Go] = {"quick": Ours(state), "bytes": Ours(state, "bytes"), "off": Ours(state, "off")}
+    warm_up(device)
+    trip(ByTorchmove(state), device)
+    goes: dict[str, Go] = {
+        "quick": ByTorchmove(state),
+        "bytes": ByTorchmove(state, "bytes"),
+        "off": ByTorchmove(state, "off"),
+    }
     trips = of_each(take_turns(goes, device, turns=TURNS, tell=tell), median)
     beside = {"bytes": "quick", "off": "quick"}
     return {"bytes": state.nbytes, "ways": compared(ways_of(trips, state.nbytes, beside))}

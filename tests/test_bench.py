@@ -21,16 +21,16 @@ from torchmove import bench, cli
 from torchmove import bench as _trips
 from torchmove.bench import (
     CPU,
+    ByTorchmove,
     HostPeak,
-    Ours,
     TrainingState,
     Trip,
+    by_module_to,
     first_trip,
     of_each,
     resident_bytes,
     take_turns,
     transformer,
-    usual,
 )
 from torchmove.reporting.machine import TITLES
 
@@ -137,16 +137,16 @@ def test_the_state_is_a_transformer_in_mid_training_of_the_size_asked_for():
 def test_a_state_after_all_the_trips_is_what_it_was(twin):
     mine, theirs = transformer(FEW_BYTES), transformer(FEW_BYTES)
     before = [tensor.tolist() for tensor in mine.tensors()]
-    ours = Ours(mine)
+    ours = ByTorchmove(mine)
     device = torch.device("twin:0")
-    take_turns({"usual": lambda to: usual(theirs, to), "move": ours}, device, turns=2)
+    take_turns({"usual": lambda to: by_module_to(theirs, to), "move": ours}, device, turns=2)
     assert [tensor.tolist() for tensor in mine.tensors()] == before
     assert ours.movers.keys() == {device, CPU}
 
 
 def test_the_usual_way_takes_every_tensor_there(twin):
     state = transformer(FEW_BYTES)
-    usual(state, torch.device("twin:0"))
+    by_module_to(state, torch.device("twin:0"))
     assert {str(tensor.device) for tensor in state.tensors()} == {"twin:0"}
 
 

@@ -381,7 +381,7 @@ def test_a_string_among_the_objects_is_an_error(text, hint):
 
 def test_the_wrong_noun_is_an_error():
     model = nn.Linear(1, 1)
-    with pytest.raises(TypeError, match="takes a plan"):
+    with pytest.raises(TypeError, match="takes a Plan"):
         tm.apply(model)
     with pytest.raises(TypeError, match="receipt"):
         tm.verify(model, after=model)

@@ -85,7 +85,7 @@ def in_mid_training(model: nn.Module) -> TrainingState:
     return TrainingState(model, optimizer)
 
 
-def usual(state: TrainingState, to: torch.device) -> None:
+def by_module_to(state: TrainingState, to: torch.device) -> None:
     """Move without torchmove: Module.to and a loop over the optimizer's state."""
     state.model.to(to)
     for values in state.optimizer.state.values():
@@ -94,7 +94,7 @@ def usual(state: TrainingState, to: torch.device) -> None:
                 values[key] = value.to(to)
 
 
-class Ours:
+class ByTorchmove:
     """Move with tm.move, and record which mover it used for each device."""
 
     def __init__(self, state: TrainingState, verify: Thoroughness = "quick") -> None:
@@ -128,7 +128,7 @@ class Trip(NamedTuple):
     back: float
 
 
-def wake(device: torch.device) -> None:
+def warm_up(device: torch.device) -> None:
     """Initialize the device, so that its startup time does not count as part of a move."""
     torch.ones(1).to(device).cpu()
 
@@ -177,23 +177,23 @@ class HostPeak:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> HostPeak:
-        self.look()
+        self.sample()
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._done.set()
         self._thread.join()
-        self.look()
+        self.sample()
 
-    def look(self) -> None:
+    def sample(self) -> None:
         now = resident_bytes()
         if now is not None:
             self.nbytes = max(now, self.nbytes or 0)
 
     def _watch(self) -> None:
         while not self._done.wait(SAMPLE_SECONDS):
-            self.look()
+            self.sample()
 
 
 def resident_bytes() -> int | None:
@@ -317,13 +317,13 @@ def measure(to: torch.device | str | None = None, nbytes: int | None = None, *, 
     size = _affordable(nbytes, device, tell)
     tell(f"creating two states of {readable_bytes(size)}")
     mine, theirs = transformer(size), transformer(size)
-    ours, usually = Ours(mine), partial(usual, theirs)
+    ours, usually = ByTorchmove(mine), partial(by_module_to, theirs)
     tell("first moves")
-    wake(device)
+    warm_up(device)
     first, extra = first_trip(ours, device, mine.nbytes)
     release_cached_memory(device)  # the next move would otherwise find its memory in the cache
     trips = {"usual_first": trip(usually, device), "move_first": first}
-    goes: dict[str, Go] = {"usual": usually, "move": ours, "move_bytes": Ours(mine, "bytes")}
+    goes: dict[str, Go] = {"usual": usually, "move": ours, "move_bytes": ByTorchmove(mine, "bytes")}
     if device.type == "cuda":
         goes["link"] = Link(device)
     trips |= of_each(take_turns(goes, device, turns=TURNS, tell=tell), median)
@@ -380,7 +380,7 @@ def _affordable(asked: int | None, device: torch.device, tell: Tell) -> int:
 
 def _takes_a_minute(device: torch.device, tell: Tell) -> int:
     tell("finding the size that takes a minute")
-    wake(device)
-    probe = partial(usual, transformer(_PROBE_BYTES))
+    warm_up(device)
+    probe = partial(by_module_to, transformer(_PROBE_BYTES))
     trip(probe, device)
     return int(_PROBE_BYTES * _SECONDS / sum(trip(probe, device)) / _TRIPS)

@@ -167,7 +167,9 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None
         raise TypeError('tm.verify takes on= or after=. Fix: tm.verify(model, on="cuda") or after=receipt')
     if after is not None:
         if not isinstance(after, Receipt):
-            raise TypeError(f"after= takes a Receipt, not a {type(after).__name__}. Fix: after=tm.move(...)")
+            raise TypeError(
+                f"after= takes a Receipt, not a {type(after).__name__}. Fix: pass what tm.move returned, the receipt"
+            )
         return verify_move(survey_objects(named), after.plan)
     would = plan_for(named, _target(on, "on"), (), lambda _: None)
     return verify_place(would.inventory, would)

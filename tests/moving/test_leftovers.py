@@ -166,7 +166,7 @@ def test_a_long_move_may_be_followed_by_a_longer_search(searches, monkeypatch):
     tensor = torch.ones(2048, 128)
     old = _held.OldStorages(tm.plan(tensor, to="twin:0"))
     old.record([0], [tensor])
-    old.let_go()
+    old.release()
     assert [each.by for each in old.held(1.0).held] == [UNSEARCHED]
     assert [each.by for each in old.held(100.0).held] == ["a tensor of shape (2048, 128)"]
 

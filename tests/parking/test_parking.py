@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -423,7 +424,7 @@ def make_it_fail(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("way", ["park", "wake"])
 def test_a_fault_on_the_way_changes_nothing(way, share, device, monkeypatch):
-    monkeypatch.setattr(lanes, "_are_neighbours", lambda *_: False)  # so that there are pieces to fail at
+    monkeypatch.setattr(lanes, "_are_neighbors", lambda *_: False)  # so that there are pieces to fail at
     model, optimizer = trained(device, WORKS["AdamW foreach"])
     tensors = tensors_of(model, optimizer)
     tm.park(model, optimizer).wake()
@@ -471,10 +472,10 @@ def test_a_tensor_that_looks_at_a_larger_storage_in_the_same_place_is_parked(twi
     tm.park(tensor).wake()
     tensor.data = torch.randn(2 * count, device="twin:0")[:count]
     # As if the new storage lay where the old one was, which happens when it pleases the allocator.
-    mirror, address = host_copies.of(tensor), tensor.data_ptr()
-    run = mirror.baseline.run
+    host_copy, address = host_copies.of(tensor), tensor.data_ptr()
+    run = host_copy.baseline.run
     run.piece, run.members = run.piece._replace(address=address), [(address, tensor.nbytes)]
-    mirror.baseline = mirror.baseline._replace(address=address)
+    host_copy.baseline = host_copy.baseline._replace(address=address)
     expected = tensor.cpu()
     with tm.parked(tensor):
         assert torch.equal(tensor, expected)
@@ -571,9 +572,9 @@ def test_a_budget_of_host_memory_is_kept(device):
 def test_the_host_has_to_have_room_too_unless_it_is_kept(device, monkeypatch):
     kept, other = (nn.Linear(64, 64).to(device) for _ in range(2))
     tm.park(kept).wake()
-    parking = importlib.import_module("torchmove.parking.park")  # the function `park` hides it
-    real = parking.free_memory
-    monkeypatch.setattr(parking, "free_memory", lambda each: 1000 if each.type == "cpu" else real(each))
+    park_module = sys.modules["torchmove.parking.park"]  # `torchmove.parking.park` is the function
+    real = park_module.free_memory
+    monkeypatch.setattr(park_module, "free_memory", lambda each: 1000 if each.type == "cpu" else real(each))
     with pytest.raises(tm.MoveRefused, match="R042"):
         tm.park(other)
     with tm.parked(kept):
@@ -747,7 +748,7 @@ def test_a_swap_that_fails_swaps_nothing(number, device, monkeypatch):
     policy, reward = (nn.Linear(300, 300).to(device) for _ in range(2))
     before = [trace(dict(each.named_parameters())) for each in (policy, reward)]
     resting = tm.park(reward)
-    monkeypatch.setattr(lanes, "_are_neighbours", lambda *_: False)
+    monkeypatch.setattr(lanes, "_are_neighbors", lambda *_: False)
     with monkeypatch.context() as patch:
         make_it_fail(patch, lanes.Lane, "copy", number)
         with pytest.raises(tm.MoveFailed, match="out of order"):

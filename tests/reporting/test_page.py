@@ -264,7 +264,7 @@ def test_many_findings_are_folded_and_very_many_are_counted():
     verdict = tm.verify([torch.ones(1) for _ in range(1000)], on="twin:0")
     read = Read(verdict.to_html())
     words = "".join(read.words)
-    assert "Findings (1000)" in words
+    assert "Problems (1000)" in words
     assert "394 more" in words
     assert "and 600 more: to_json() has all of them" in words
 
@@ -326,10 +326,10 @@ def test_a_noun_without_tensors_has_a_page_too(name):
     page = noun.to_html()
     read = Read(page)
     assert island(page) is None
-    assert report(noun).page().noun == name
+    assert report(noun).page().kind == name
     assert not [attrs for _, attrs in read.tags if attrs.get("id") == "map"]
     words = "".join(read.words)
-    assert {"Rehearsal": 'torch.ones(1, device="cuda")', "ByRank": "1 ranks", "Swap": "swapped"}[name] in words
+    assert {"Rehearsal": 'torch.ones(1, device="cuda")', "ByRank": "1 rank", "Swap": "swapped"}[name] in words
 
 
 def test_a_rehearsal_shows_the_line_of_code_and_the_memory_by_part():
@@ -344,7 +344,7 @@ def test_a_parked_state_shows_the_map_of_what_was_parked():
     parked = tm.park(model)
     data = island(parked.to_html())
     assert [data["devices"][index] for index in data["placed"]] == ["cpu", "cpu"]
-    assert "travelled" in "".join(Read(parked.to_html()).words)
+    assert "copied" in "".join(Read(parked.to_html()).words)
     parked.wake()
 
 
@@ -532,7 +532,7 @@ def test_tab_reaches_everything_and_focus_can_be_seen(show, plan):
 
 def test_the_map_is_there_as_a_table_too(show, plan):
     page = show(plan)
-    page.get_by_text("The same as a table").click()
+    page.get_by_text("As a table").click()
     table = page.locator("#branches")
     assert table.locator("tbody tr").count() == 2
     table.get_by_role("button", name="model", exact=True).click()
@@ -714,7 +714,7 @@ def test_hostile_names_do_nothing(show):
     page.locator("#map [role=treeitem][tabindex='0']").focus()
     for key in ("Enter", "Enter", "Enter", "Escape", "Enter"):
         page.keyboard.press(key)
-    page.get_by_text("The same as a table").click()
+    page.get_by_text("As a table").click()
     page.fill("#search", HOSTILE)
     assert paths(page)
     page.locator("#rows-inside .row").first.click()

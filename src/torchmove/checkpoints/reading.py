@@ -92,12 +92,12 @@ class Reading:
         self._marked.append(self._stack)
         self._stack = []
 
-    def _since_mark(self) -> list[Any]:
+    def _pop_mark(self) -> list[Any]:
         items, self._stack = self._stack, self._marked.pop()
         return items
 
     def _tuple(self, _: Any) -> None:
-        items = self._since_mark()
+        items = self._pop_mark()
         self._stack.append(tuple(items))
 
     def _last(self, count: int) -> None:
@@ -111,7 +111,7 @@ class Reading:
         self._list().append(item)
 
     def _extend(self, _: Any) -> None:
-        items = self._since_mark()
+        items = self._pop_mark()
         self._list().extend(items)
 
     def _list(self) -> list[Any]:
@@ -125,7 +125,7 @@ class Reading:
         self._keys.put(self._dict(), key, value)
 
     def _update(self, _: Any) -> None:
-        items = self._since_mark()
+        items = self._pop_mark()
         target = self._dict()
         for key, value in zip(items[::2], items[1::2], strict=True):
             self._keys.put(target, key, value)
@@ -149,20 +149,20 @@ class Reading:
         else:
             raise TypeError
 
-    def _store(self, _: Any) -> None:
+    def _push_storage(self, _: Any) -> None:
         identity = self._stack.pop()
         if not isinstance(identity, tuple) or len(identity) != 5:
             raise Unfit("R065", "its pickle has a persistent id that is not a storage")
         self.budget.spend(weight(identity))
         storage, known = stored(identity), self.storages.get(str(identity[2]))
         if known is None:
-            self._hold(storage)
+            self._add_storage(storage)
         elif (known.dtype, known.nbytes, known.location) != (storage.dtype, storage.nbytes, storage.location):
             raise Unfit("R066", f"storage {known.key!r} is described in two ways")
         self._stack.append(known or storage)
         self.places.append(identity[3])
 
-    def _hold(self, storage: PersistentStorage) -> None:
+    def _add_storage(self, storage: PersistentStorage) -> None:
         record = self._records.get(f"data/{storage.key}")
         if record is None or record.nbytes != storage.nbytes:
             has = "is missing" if record is None else f"has {record.nbytes} bytes"
@@ -194,7 +194,7 @@ _ACTIONS: dict[int, Callable[[Reading, Any], object]] = {
     pickle.REDUCE[0]: Reading._make,
     pickle.NEWOBJ[0]: Reading._make,
     pickle.BUILD[0]: Reading._build,
-    pickle.BINPERSID[0]: Reading._store,
+    pickle.BINPERSID[0]: Reading._push_storage,
 }
 
 

@@ -50,7 +50,9 @@ class Relocated(Result):
         return ("paths", "dtypes", "shapes", "strides", "sharing", "every byte by its checksum", "devices", *by_torch)
 
 
-def judge(file: str | os.PathLike[str], byteorder: str, entries: Iterable[SavedTensor], *, anywhere: bool) -> bool:
+def check_with_torch(
+    file: str | os.PathLike[str], byteorder: str, entries: Iterable[SavedTensor], *, anywhere: bool
+) -> bool:
     """Load the file with torch and raise Unfit unless it has these tensors. `anywhere`: without map_location.
 
     Returns False, without loading, for the other byte order: torch would swap all bytes of the file in memory.
@@ -60,10 +62,10 @@ def judge(file: str | os.PathLike[str], byteorder: str, entries: Iterable[SavedT
     loaded = _loaded(file, None if anywhere else "cpu")
     storages: dict[int, int] = {}
     for entry in entries:
-        tensor = _fetched(entry.path, loaded)
+        tensor = _tensor_at(entry.path, loaded)
         if tensor is None:
             continue
-        if _seen(tensor) != (entry.dtype, entry.shape, entry.stride, entry.offset):
+        if _layout_of(tensor) != (entry.dtype, entry.shape, entry.stride, entry.offset):
             raise Unfit("R071", "torch loads a different tensor than the file describes", inside=shown(entry.path))
         address = 0 if entry.storage is None else tensor.untyped_storage().data_ptr()
         if address and storages.setdefault(entry.storage or 0, address) != address:
@@ -83,7 +85,7 @@ def _loaded(file: str | os.PathLike[str], location: str | None) -> Any:
             raise Unfit("R071", f"torch does not load it weights-only: {in_a_line(lines[0])}") from None
 
 
-def _fetched(path: paths.Path, loaded: Any) -> Any:
+def _tensor_at(path: paths.Path, loaded: Any) -> Any:
     """The tensor at a path; None if the path leads through an object or a set, where it cannot be followed."""
     foreign = (MEMBER, CALL, ATTRIBUTE)
     if any(step.how in foreign for step in path.steps()):
@@ -95,7 +97,7 @@ def _fetched(path: paths.Path, loaded: Any) -> Any:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def _seen(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], tuple[int, ...], int]:
+def _layout_of(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], tuple[int, ...], int]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
 
@@ -184,7 +186,7 @@ def _prepared(path: Path, target: str) -> _Rewrite:
         file = TorchFile(source)
         reading = file.reading
         entries = walk(reading, path.name).entries
-        judge(path, file.byteorder, entries, anywhere=False)
+        check_with_torch(path, file.byteorder, entries, anywhere=False)
         pickled = rewritten(file.pickled, {text.start for text in reading.places if text != target}, target)
         after = Reading(pickled, file.archive.records)
         digest = meaning(reading.value)
@@ -226,7 +228,7 @@ def _written(rewrite: _Rewrite, hidden: Path, *, target: str, advance: Advance) 
     with Source(hidden) as result:
         _compare(result, checksums, rewrite, target, advance)
     close_file(hidden, rewrite.mode)
-    return judge(hidden, rewrite.byteorder, rewrite.entries, anywhere=target == "cpu")
+    return check_with_torch(hidden, rewrite.byteorder, rewrite.entries, anywhere=target == "cpu")
 
 
 def _unchanged(rewrite: _Rewrite, source: Source) -> None:

@@ -19,7 +19,7 @@ def say(words: str) -> None:
     try:
         click.echo(_encodable(words, stream), file=stream)
     except OSError:
-        give_up(stream)
+        discard_output(stream)
         raise
 
 
@@ -33,14 +33,14 @@ def _encodable(words: str, stream: IO[str]) -> str:
     return words
 
 
-def give_up(stream: IO[str]) -> None:
+def discard_output(stream: IO[str]) -> None:
     """Redirect a broken stream to nowhere; Python would flush it again at exit and report an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
-def keep_answers_apart() -> None:
+def reserve_stdout() -> None:
     """Redirect stdout to stderr before the user's code runs; only `say` still writes to stdout.
 
     The redirection is permanent, since user code may print from C, in a thread or at exit.

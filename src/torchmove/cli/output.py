@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from torchmove.cli.answers import color, give_up, say
+from torchmove.cli.answers import color, discard_output, say
 from torchmove.cli.pages import Page
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class Commands(click.Group):
         try:
             return super().make_context(*given, **extra)
         except click.UsageError as error:
-            raise _misused(error) from None
+            raise _usage_error(error) from None
         except OSError as error:  # the help could not be written
-            give_up(sys.stdout)
+            discard_output(sys.stdout)
             raise Failed(described(error)) from None
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -78,23 +78,23 @@ class Commands(click.Group):
         except Exception as error:
             if ctx.params["debug"]:
                 traceback.print_exc()
-            ending = _ending(error, ctx.invoked_subcommand)
+            ending = _error_for(error, ctx.invoked_subcommand)
             if _JSON in ctx.meta:
                 say(json.dumps(ending.facts(), indent=2))
             raise ending from None
 
 
-def _misused(error: click.UsageError) -> Refused:
+def _usage_error(error: click.UsageError) -> Refused:
     command = error.ctx.command_path if error.ctx else "torchmove"
     message = " ".join(error.format_message().split()).rstrip(".")
     return Refused(message if "Fix: " in message else f"{message}. Fix: see {command} --help")
 
 
-def _ending(error: Exception, command: str | None) -> Refused:
+def _error_for(error: Exception, command: str | None) -> Refused:
     if isinstance(error, Refused):
         return error
     if isinstance(error, click.UsageError):
-        return _misused(error)
+        return _usage_error(error)
     from torchmove.errors import CannotMeasure, TorchmoveError
 
     refusals = getattr(error, "refusals", ()) if isinstance(error, TorchmoveError) else ()
@@ -118,7 +118,7 @@ def described(error: BaseException) -> str:
 # ---------------------------------------------------------------- options
 
 
-def _remember(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
     del param
     if value:
         ctx.meta[_JSON] = True
@@ -140,7 +140,7 @@ def _page(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
     return value
 
 
-as_json = click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_remember, help="Print JSON.")
+as_json = click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_note_json, help="Print JSON.")
 _as_page = click.option(
     "--html",
     type=click.Path(allow_dash=True),

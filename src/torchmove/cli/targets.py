@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from torchmove.cli.answers import keep_answers_apart
+from torchmove.cli.answers import reserve_stdout
 from torchmove.cli.output import described
 from torchmove.errors import TorchmoveError
 
@@ -28,7 +28,7 @@ _NO_DEVICE = re.compile(r"not compiled with \w+ enabled|no NVIDIA (driver|GPU)|N
 _NOTHING = "returned None. Fix: return the objects, as in `return model, optimizer`"
 
 
-class NotMade(TorchmoveError):
+class TargetFailed(TorchmoveError):
     """Loading the file or calling the function failed."""
 
 
@@ -50,7 +50,7 @@ class Target(NamedTuple):
 
     def made(self) -> Any:
         """What the factory returns."""
-        keep_answers_apart()
+        reserve_stdout()
         sys.argv = [self.where]  # the program must not see the command's arguments
         folders = {self.folder.resolve(), *(file.resolve().parent for file in self.files())}
         try:
@@ -61,13 +61,15 @@ class Target(NamedTuple):
             if "relative import with no known parent" in str(error):
                 raise click.UsageError(f"{self.where} belongs to a package. Fix: {_as_module(self)}") from None
             place = _place_of(error, folders)
-            raise NotMade(f"cannot import {self.where}: {described(error)}{place}{_hint(error)}") from error
+            raise TargetFailed(f"cannot import {self.where}: {described(error)}{place}{_hint(error)}") from error
         try:
             made = function()
         except (click.ClickException, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise NotMade(f"{self.spec} raised {described(error)}{_place_of(error, folders)}{_hint(error)}") from error
+            raise TargetFailed(
+                f"{self.spec} raised {described(error)}{_place_of(error, folders)}{_hint(error)}"
+            ) from error
         if made is None:
             raise click.UsageError(f"{self.spec} {_NOTHING}")
         if inspect.iscoroutine(made):

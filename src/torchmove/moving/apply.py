@@ -140,14 +140,14 @@ def _copy(jobs: Sequence[Job], advance: Advance) -> list[_Copies]:
                 batch = batch_of(plan.moves, plan.inventory.tensors)
                 copied = mover.copy(batch, advance)
                 undo.append(copied.clear)
-                _sort(plan, batch, copied, copies)
+                _separate_dense(plan, batch, copied, copies)
             undo.clear()
     except BaseException as error:
         _fail(jobs, undo, error, "copying")
     return made
 
 
-def _sort(plan: Plan, batch: CopyBatch, copied: Sequence[Tensor], made: _Copies) -> None:
+def _separate_dense(plan: Plan, batch: CopyBatch, copied: Sequence[Tensor], made: _Copies) -> None:
     """Separate dense tensors, which are many and simple, from those that need views of the copy."""
     shapes, strides = plan.inventory.tensors.metadata.shapes, plan.inventory.tensors.metadata.strides
     dense = list(batch.dense)
@@ -242,7 +242,7 @@ def _commit_held(
         each.let_go()
     for made, before in zip(copies, old, strict=True):
         made.clear()
-        before.let_go()
+        before.release()
     return done, verdicts, old
 
 

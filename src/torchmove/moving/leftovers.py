@@ -101,7 +101,7 @@ class OldStorages:
         self._firsts += firsts
         return storages
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the storages, and watch those that something else keeps alive. AT_ONCE at a time, which stay in the
         CPU's cache."""
         large: list[UntypedStorage] = []

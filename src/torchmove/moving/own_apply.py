@@ -46,7 +46,7 @@ class Recorded(Protocol):
 
 def recorded(inventory: Inventory) -> Iterator[Recorded]:
     """Record everything in the state that can be changed in place, except the bytes of tensors."""
-    yield from map(_Marks, inventory.tensors.objects)
+    yield from map(_TensorAttributes, inventory.tensors.objects)
     for holder, path in list(inventory.holders.values()):
         if isinstance(holder, CONTAINERS):
             yield Container(holder, path, ITEM)
@@ -133,7 +133,7 @@ class _Slots:
             self.put_back(name, was)
 
 
-class _Marks:
+class _TensorAttributes:
     """What is attached to a tensor: its gradient, its attributes, and requires_grad. The verification finds changes of
     these."""
 
@@ -173,12 +173,12 @@ def call_overrides(plan: Plan, undo: Undo) -> Adopted:
     undo += [each.restore for each in (*before, *recurrent)]
     for module, _, device in modules:
         call_apply(module, partial(_on_device, plan.inventory.number, device))
-    _put_back_kept(plan, before)
+    _restore_kept(plan, before)
     changes = (_Change(each, *difference, modules) for each in before for difference in each.differences())
     return _adopted(plan, [change for change in changes if change.tensors_before.keys() != change.tensors_now.keys()])
 
 
-def _put_back_kept(plan: Plan, before: Sequence[Recorded]) -> None:
+def _restore_kept(plan: Plan, before: Sequence[Recorded]) -> None:
     """Restore kept tensors that a module replaced."""
     kept = {id(plan.inventory.tensors.objects[index]) for index, why in plan.reasons.items() if why == KEPT}
     for each in before if kept else ():

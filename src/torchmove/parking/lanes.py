@@ -97,11 +97,11 @@ class Transfer(NamedTuple):
     nbytes: int
     seen: Tensor | None
 
-    def here(self) -> Tensor:
+    def on_host(self) -> Tensor:
         """The bytes in the arena."""
         return torch.frombuffer(self.extent.memory, dtype=torch.uint8, offset=self.offset, count=self.nbytes)
 
-    def there(self) -> Tensor:
+    def on_device(self) -> Tensor:
         """The bytes on the device; on CUDA the tensor does not own them."""
         if self.seen is not None:
             return self.seen
@@ -184,7 +184,7 @@ class Lane:
         return stream_of(device, "down" if self.to_host else "up")
 
     def copy(self, part: Transfer) -> None:
-        to, come_from = (part.here(), part.there()) if self.to_host else (part.there(), part.here())
+        to, come_from = (part.on_host(), part.on_device()) if self.to_host else (part.on_device(), part.on_host())
         to.copy_(come_from, non_blocking=True)
 
 

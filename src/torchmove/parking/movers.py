@@ -176,7 +176,7 @@ def _comparisons(
         seen = those[0][0].seen  # without addresses, a run is one storage
         if seen is not None:
             part = part._replace(seen=seen[first * MIB : last])
-        found = fingerprinter.take(part.there())
+        found = fingerprinter.take(part.on_device())
         yield _Comparison(run, first, found == run.fingerprint[first : first + len(found)])
 
 
@@ -419,7 +419,7 @@ class OutOfArena:
                 self.fingerprinters[run.device] = Fingerprinter(run.device)
             if is_addressed(run.device):
                 torch.cuda.current_stream(run.device).wait_stream(self.lane.stream(run.device))
-            return self.fingerprinters[run.device].take(run.there())
+            return self.fingerprinters[run.device].take(run.on_device())
         except torch.OutOfMemoryError:
             return None  # a full device: the next park will copy all of the run
 

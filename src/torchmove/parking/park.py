@@ -155,10 +155,10 @@ class Parked(Result):
         agreement = agree_on("wake", plan)
         out_of_arena = OutOfArena(plan.inventory)
         job = Job(plan, out_of_arena, "woken", verify_applied)
-        self.has_woken(apply_all(job, began=began, progress=progress, agreement=agreement)[0], out_of_arena)
+        self.mark_woken(apply_all(job, began=began, progress=progress, agreement=agreement)[0], out_of_arena)
         return self._awake[0]
 
-    def has_woken(self, receipt: Receipt, out_of_arena: OutOfArena) -> None:
+    def mark_woken(self, receipt: Receipt, out_of_arena: OutOfArena) -> None:
         out_of_arena.remember()
         self._awake.append(receipt)
 
@@ -247,19 +247,19 @@ class parked:  # noqa: N801  # used as a function: `with tm.parked(model):`
 
 def park_named(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None, progress: bool) -> Parked:
     began = time.perf_counter()
-    job, into_arena = parking(objects, keep, host_bytes)
+    job, into_arena = parking_job(objects, keep, host_bytes)
     agreement = agree_on("park", job.plan)
     original, before = original_placement_of(job.plan, keep), free_now(job.plan)
     receipt = apply_all(job, began=began, progress=progress, agreement=agreement)[0]
-    return has_parked(receipt, into_arena, objects, original, before, began)
+    return parked_from(receipt, into_arena, objects, original, before, began)
 
 
-def parking(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None) -> tuple[Job, IntoArena]:
+def parking_job(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None) -> tuple[Job, IntoArena]:
     if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
         raise ValueError(f"host_bytes must be a number of bytes, not {host_bytes!r}")
     wait_for_freeing()
     plan = plan_sharded(objects, _CPU, keep, _free_with_arena, rests=True)
-    if plan.refusals and _has_its_places(plan):
+    if plan.refusals and _fits_with_kept_memory(plan):
         plan = replace(plan, refusals=tuple(each for each in plan.refusals if each.code != "R042"))
     into_arena = IntoArena(plan.inventory, host_bytes=host_bytes)
     return Job(plan, into_arena, "parked", verify_applied), into_arena
@@ -271,7 +271,7 @@ def _free_with_arena(device: torch.device) -> int | None:
         return free + host_copies.free_bytes() if free is not None and device.type == "cpu" else free
 
 
-def _has_its_places(plan: Plan) -> bool:
+def _fits_with_kept_memory(plan: Plan) -> bool:
     """Whether the state fits, counting the host memory that is kept for it."""
     tensors = [plan.inventory.tensors.objects[first] for first in plan.moves.firsts]
     with host_copies.guard:
@@ -284,7 +284,7 @@ def free_now(plan: Plan) -> dict[torch.device, int | None]:
     return {origin: driver_free_memory(origin) for origin in sorted({origin for origin, _ in plan.moves.ways}, key=str)}
 
 
-def has_parked(
+def parked_from(
     receipt: Receipt,
     into_arena: IntoArena,
     objects: dict[str, Any],

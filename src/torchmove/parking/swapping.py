@@ -15,10 +15,10 @@ from torchmove.parking.park import (
     OriginalPlacement,
     Parked,
     free_now,
-    has_parked,
     original_placement_of,
     park_named,
-    parking,
+    parked_from,
+    parking_job,
     waking_plan,
 )
 from torchmove.planning.plan import Plan
@@ -67,35 +67,35 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
         >>> swapped.parked.is_parked
         True
     """
-    leaving, began = given(_several(out)), time.perf_counter()
-    coming = into if isinstance(into, Parked) else given(_several(into))
+    leaving, began = given(_as_tuple(out)), time.perf_counter()
+    coming = into if isinstance(into, Parked) else given(_as_tuple(into))
     arriving = coming.objects if isinstance(coming, Parked) else coming
     if {id(each) for each in leaving.values()} & {id(each) for each in arriving.values()}:
         raise ValueError("out and into have an object in common. Fix: pass each object in one of them")
-    parking_job, into_arena = parking(leaving, (), host_bytes)
-    agreement = agree_on("swap out", parking_job.plan)
-    original, before = original_placement_of(parking_job.plan), free_now(parking_job.plan)
+    leaving_job, into_arena = parking_job(leaving, (), host_bytes)
+    agreement = agree_on("swap out", leaving_job.plan)
+    original, before = original_placement_of(leaving_job.plan), free_now(leaving_job.plan)
     plan = _plan_of(coming, original)
-    both = [tensor for tensor in plan.inventory.number if tensor in parking_job.plan.inventory.number]
+    both = [tensor for tensor in plan.inventory.number if tensor in leaving_job.plan.inventory.number]
     if both:
         path = plan.inventory.tensors[plan.inventory.number[both[0]]].path
         raise ValueError(f"out and into both hold {path}. Fix: pass objects that share no tensors")
     at_once = not plan.refusals
-    if not at_once and not _is_hindered(plan, parking_job.plan):
+    if not at_once and not _is_refused_anyway(plan, leaving_job.plan):
         plan = replace(plan, refusals=())  # there will be enough memory when the other has left
     agreement = agree_on(f"swap in, {'at once' if at_once else 'in turn'},", plan, agreement)
     if not at_once:
         return _one_by_one(leaving, coming, host_bytes, progress)
     out_of_arena = OutOfArena(plan.inventory)
-    waking_job = Job(plan, out_of_arena, "swapped", verify_applied)
+    coming_job = Job(plan, out_of_arena, "swapped", verify_applied)
     # The leaving state goes first: it waits for all work on the device, which would include the other's copies.
-    left, came = apply_all(parking_job, waking_job, began=began, progress=progress, agreement=agreement)
+    left, came = apply_all(leaving_job, coming_job, began=began, progress=progress, agreement=agreement)
     if isinstance(coming, Parked):
-        coming.has_woken(came, out_of_arena)
-    return Swap(has_parked(left, into_arena, leaving, original, before, began), came, at_once=True)
+        coming.mark_woken(came, out_of_arena)
+    return Swap(parked_from(left, into_arena, leaving, original, before, began), came, at_once=True)
 
 
-def _several(given: Any) -> tuple[Any, ...]:
+def _as_tuple(given: Any) -> tuple[Any, ...]:
     return tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
 
@@ -106,7 +106,7 @@ def _plan_of(coming: Parked | dict[str, Any], original: OriginalPlacement) -> Pl
     return plan_for(coming, target, (), free_memory)
 
 
-def _is_hindered(coming: Plan, leaving: Plan) -> bool:
+def _is_refused_anyway(coming: Plan, leaving: Plan) -> bool:
     """Whether the arriving state would be refused even after the other has left."""
     if any(refusal.code != "R042" for refusal in coming.refusals):
         return True

@@ -61,15 +61,15 @@ def verify_move(now: Inventory, plan: Plan) -> Verdict:
         del checks["values"]
     if not plan.adopted.replaced:
         del checks["replaced parameters"]
-    return _judged(Case(now, plan, same), checks)
+    return _verdict_of(Case(now, plan, same), checks)
 
 
 def verify_place(now: Inventory, would: Plan) -> Verdict:
     """Verify placement. `would` is the plan of moving the state there: each move it contains is a finding."""
-    return _judged(Case(now, would, same=True), _PLACE_CHECKS)
+    return _verdict_of(Case(now, would, same=True), _PLACE_CHECKS)
 
 
-def _judged(case: Case, checks: Mapping[str, Check]) -> Verdict:
+def _verdict_of(case: Case, checks: Mapping[str, Check]) -> Verdict:
     # Not a generator: an error would keep its frame, and with it tensors read on the target.
     findings: list[Finding] = []
     for check in checks.values():
@@ -200,7 +200,7 @@ _SHOWN = {
 # ---------------------------------------------------------------- at any time
 
 
-def _in_place(case: Case) -> Iterator[Finding]:
+def _misplaced(case: Case) -> Iterator[Finding]:
     holders = {id(path): holder for holder, path in case.now.holders.values()}
     for index in case.plan.moves.indices():
         entry, place = case.now.tensors[index], case.plan.placement[index]
@@ -234,25 +234,25 @@ def _remedy_for(entry: StateTensor, holders: dict[int, Any], move: str) -> str:
     return move
 
 
-def _trained(case: Case) -> Iterator[Finding]:
+def _orphaned_optimizers(case: Case) -> Iterator[Finding]:
     """Find optimizers that do not train the model: their parameters are elsewhere and in none of its modules."""
     objects = dict(zip(case.now.roots, case.now.objects, strict=True))
     if not any(isinstance(value, nn.Module) for value in objects.values()):
         return
     for name, value in objects.items():
-        if isinstance(value, Optimizer) and _trains_others(case.now, value, case.plan.target):
+        if isinstance(value, Optimizer) and _trains_nothing_here(case.now, value, case.plan.target):
             why = "none of its parameters belongs to the model, so it does not train the model"
             yield Finding("V303", name, why, f"create the optimizer after the move, or {_move_call(case)}")
 
 
-def _trains_others(now: Inventory, optimizer: Optimizer, on: torch.device) -> bool:
+def _trains_nothing_here(now: Inventory, optimizer: Optimizer, on: torch.device) -> bool:
     mine = [now.number.get(id(each)) for group in optimizer.param_groups for each in group["params"]]
     entries = [now.tensors[index] for index in mine if index is not None]
     left_behind = (entry.device != on and "param_groups" in entry.path.names() for entry in entries)
     return bool(entries) and all(left_behind)
 
 
-def _replaced(case: Case) -> Iterator[Finding]:
+def _replaced_parameters(case: Case) -> Iterator[Finding]:
     """Find optimizers that still hold parameters which a module has replaced."""
     replaced = case.plan.adopted.replaced
     for holder, path in case.now.holders.values() if replaced else ():
@@ -264,7 +264,7 @@ def _replaced(case: Case) -> Iterator[Finding]:
                 yield Finding("V303", f"{mine[0]}{more}", why, "create the optimizer after model.to(device)")
 
 
-def _remembered(case: Case) -> Iterator[Finding]:
+def _remembered_devices(case: Case) -> Iterator[Finding]:
     on = case.plan.target
     for value in case.now.device_values:
         if isinstance(value.holder, nn.Module) and not is_same_device(value.device, on):
@@ -278,13 +278,13 @@ _MOVE_CHECKS: dict[str, Check] = {
     "identity": _identity,
     "placement": _placement,
     "metadata": _metadata,
-    "replaced parameters": _replaced,
+    "replaced parameters": _replaced_parameters,
     "sharing": _sharing,
     "overlaps": _overlaps,
     "values": _values,
 }
 _PLACE_CHECKS: dict[str, Check] = {
-    "placement": _in_place,
-    "orphaned optimizers": _trained,
-    "remembered devices": _remembered,
+    "placement": _misplaced,
+    "orphaned optimizers": _orphaned_optimizers,
+    "remembered devices": _remembered_devices,
 }

@@ -30,7 +30,7 @@ def choose_mover(name: str, moves: Moves) -> Choice:
         return _fastest(moves)
     if name not in _TABLE:
         raise NoSuchMover(f"unknown mover {name!r}; the movers are {', '.join(['auto', *_TABLE])}")
-    reason = staged.unfit(moves) if name == "staged" else ""
+    reason = staged.why_not(moves) if name == "staged" else ""
     if reason:
         raise NoSuchMover(reason)
     return Choice(_TABLE[name], "as requested")
@@ -39,7 +39,7 @@ def choose_mover(name: str, moves: Moves) -> Choice:
 def _fastest(moves: Moves) -> Choice:
     if not staged.devices(moves):
         return Choice(_TABLE["plain"], staged.NOT_CPU_CUDA)
-    if not staged.worth(moves):
+    if not staged.is_faster(moves):
         return Choice(_TABLE["plain"], "too small for staging")
-    reason = staged.unfit(moves)
+    reason = staged.why_not(moves)
     return Choice(_TABLE["plain"], reason) if reason else Choice(_TABLE["staged"], "CPU-CUDA, through pinned memory")

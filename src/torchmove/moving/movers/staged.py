@@ -49,7 +49,7 @@ class Staged:
         copies: list[Tensor | None] = [None] * len(batch)
         for (origin, target), indices in batch.moves.ways.items():
             if _is_staged(origin, target):
-                _Direction(origin, target, batch, copies, advance).go(indices)
+                _Direction(origin, target, batch, copies, advance).copy(indices)
             else:
                 for index in indices:
                     copies[index] = copy_storage(batch[index])
@@ -73,7 +73,7 @@ def devices(moves: Moves) -> list[torch.device]:
     return [device for way in staged for device in way if device.type != "cpu"]
 
 
-def unfit(moves: Moves) -> str:
+def why_not(moves: Moves) -> str:
     """Why these moves cannot be staged; empty if they can."""
     if not moves:
         return ""
@@ -87,7 +87,7 @@ def unfit(moves: Moves) -> str:
     return ""
 
 
-def worth(moves: Moves) -> bool:
+def is_faster(moves: Moves) -> bool:
     """Whether staging is faster for these moves."""
     to_gpu = any(target.type == "cuda" for _, target in moves.ways)
     least = _LATER if has_ring() else _FIRST_TO_GPU if to_gpu else _FIRST_TO_HOST
@@ -114,7 +114,7 @@ class _Direction:
         # Wait for writes to the source on any stream, and for all work that used memory that is free now.
         torch.cuda.synchronize(device)
 
-    def go(self, indices: Sequence[int]) -> None:
+    def copy(self, indices: Sequence[int]) -> None:
         nbytes = self.batch.moves.nbytes
         small = [index for index in indices if 0 < nbytes[index] <= _SMALL_BYTES]
         scattered = {index for index, storage in self.batch.moves.special() if len(storage.spans) != 1}
@@ -126,11 +126,11 @@ class _Direction:
             self.copies[index] = self.empty_copy(self.batch[index])
         if large:
             with self.ring.channel(self.stream, self.advance) as channel:
-                self.carry(Pieces(channel, self.pieces(large)))
+                self.run(Pieces(channel, self.pieces(large)))
         if small:
-            self.carry_bundles(small)
+            self.run_bundles(small)
 
-    def carry(self, traffic: Pieces | Bundles) -> None:
+    def run(self, traffic: Pieces | Bundles) -> None:
         if self.to_gpu:
             traffic.to_device()
         else:
@@ -138,12 +138,12 @@ class _Direction:
 
     # ------------------------------------------------------------ small storages
 
-    def carry_bundles(self, indices: Sequence[int]) -> None:
+    def run_bundles(self, indices: Sequence[int]) -> None:
         batches = (indices[start : start + _BATCH] for start in range(0, len(indices), _BATCH))
         bundles = chain.from_iterable(map(self.bundles, batches))
         # On the caller's stream: the allocator reuses memory only on the stream that allocated it.
         with self.ring.channel(self.caller, self.advance) as channel:
-            self.carry(Bundles(channel, bundles, self.arrived))
+            self.run(Bundles(channel, bundles, self.arrived))
 
     def bundles(self, indices: Sequence[int]) -> Iterator[Bundle]:
         batch, firsts, first = self.batch, self.batch.moves.firsts, indices[0]
