@@ -319,7 +319,7 @@ STAGES = {
     "surveying": (chain, "survey_objects"),
     "copying": (movers.Plain, "copy"),
     "cutting": (_apply, "cut"),
-    "looking back": (_held.OldStorages, "look_at"),
+    "looking back": (_held.OldStorages, "record"),
     "rebinding": (_apply, "rebind"),
     "repointing": (_repointing, "_write"),
     "settling": (_apply, "call_overrides"),

@@ -283,7 +283,7 @@ COPYING = {
     "choosing a way": (_apply, "rebinding"),
 }
 COMMITTING = {
-    "looking back": (_held.OldStorages, "look_at"),
+    "looking back": (_held.OldStorages, "record"),
     "rebinding": (_apply, "rebind"),
     "setting data": (rebinding_module, "_set_data"),
     "setting the data of many": (rebinding_module, "_set_all"),

@@ -331,7 +331,7 @@ def test_with_the_ring_there_a_few_tensors_of_a_few_mib_are_not_worth_staging(mi
     up = _plan.Back([torch.device("cuda:0")] * tensors, ())
     nothing = _keep.keep_of({"state": state}, ())
     plan = _plan.make_plan(inventory, up.placement[0], keep=nothing, free_bytes=lambda _: None, back=up)
-    assert staged.worth(plan.moves) is is_worth_it
+    assert staged.is_faster(plan.moves) is is_worth_it
 
 
 @on_cuda

@@ -309,8 +309,8 @@ def a_fault_at_any_stage() -> None:
     last = distributed.get_world_size() - 1
     copies = len(tm.plan(*one, to="twin:0").moves)
     stages = [
-        (plain, "copy_block", 1),
-        (plain, "copy_block", copies),
+        (plain, "copy_storage", 1),
+        (plain, "copy_storage", copies),
         (_apply, "_rebind_all", 1),
         (_apply, "call_overrides", 1),
     ]
