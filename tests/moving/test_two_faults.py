@@ -466,7 +466,7 @@ routes = pytest.mark.parametrize("route", [FRESH, TWIN], ids=repr)
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("second", SECOND)
-@pytest.mark.parametrize(("make", "stage"), [(trained, "setting gradients"), (shells, "rebuilding a shell")])
+@pytest.mark.parametrize(("make", "stage"), [(trained, "setting gradients"), (shells, "rebuilding a composite tensor")])
 @routes
 def test_whatever_is_raised_within_a_roll_back_the_state_is_whole(route, make, stage, second):
     """At one line in five, and of the other kinds of faults at one in eleven."""

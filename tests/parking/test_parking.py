@@ -571,7 +571,7 @@ def test_a_budget_of_host_memory_is_kept(device):
 def test_the_host_has_to_have_room_too_unless_it_is_kept(device, monkeypatch):
     kept, other = (nn.Linear(64, 64).to(device) for _ in range(2))
     tm.park(kept).wake()
-    park_module = sys.modules["torchmove.parking.park"]  # `torchmove.parking.park` is the function
+    park_module = sys.modules["torchmove.parking.parked_states"]
     real = park_module.free_memory
     monkeypatch.setattr(park_module, "free_memory", lambda each: 1000 if each.type == "cpu" else real(each))
     with pytest.raises(tm.MoveRefused, match="R042"):

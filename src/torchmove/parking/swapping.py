@@ -11,7 +11,7 @@ from torchmove.devices import free_memory, resolve_device
 from torchmove.moving.apply import Job
 from torchmove.moving.receipt import Receipt
 from torchmove.parking.movers import OutOfArena
-from torchmove.parking.park import (
+from torchmove.parking.parked_states import (
     OriginalPlacement,
     Parked,
     free_now,

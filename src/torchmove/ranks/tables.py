@@ -10,7 +10,7 @@ from torch import distributed
 
 from torchmove.moving.agreement import Agreement, agreement_among, agreement_of
 from torchmove.moving.receipt import Receipt
-from torchmove.parking.park import Parked
+from torchmove.parking.parked_states import Parked
 from torchmove.planning.plan import Plan
 from torchmove.results import Result
 
