@@ -16,7 +16,7 @@ from routes import ROUTES, Route
 from tiers import parted
 from twin import install
 
-from torchmove.internals import collector as _collector
+from torchmove.internals import guards as _collector
 from torchmove.moving import leftovers as _held
 from torchmove.moving.movers import staged
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import torchmove as tm
-from torchmove.rehearsing.given import Given, trained_in
+from torchmove.rehearsing.captured import Given, trained_in
 from torchmove.surveying.names import names_of
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from zoo import numbers
 
 import torchmove as tm
-from torchmove.planning import planner as _plan
+from torchmove.planning.placement import Keep
+from torchmove.planning.planner import make_plan
 from torchmove.surveying.survey import survey_objects
 from torchmove.testing import refresh
 
@@ -860,10 +861,10 @@ def test_packed_parameters_are_refused():
 
 def test_double_precision_to_mps_is_refused_with_every_path():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    made = _plan.make_plan(
+    made = make_plan(
         survey_objects({"model": model}),
         torch.device("mps:0"),
-        keep=_plan.Keep(survey_objects({}), ()),
+        keep=Keep(survey_objects({}), ()),
         free_bytes=lambda device: None,
     )
     assert [(refusal.code, refusal.path) for refusal in made.refusals] == [

@@ -12,14 +12,13 @@ import torch
 from torchmove.devices import NoSuchDevice, free_memory, resolve_device
 from torchmove.errors import MoveRefused, VerificationError
 from torchmove.formatting import listed
-from torchmove.internals.collector import without_collector
-from torchmove.internals.modes import makes_fakes, plain_torch, without_modes
+from torchmove.internals.guards import makes_fakes, plain_torch, without_collector, without_modes
 from torchmove.moving.agreement import Agreement, agreement_of
 from torchmove.moving.apply import Job, apply_jobs
 from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.movers import NoSuchMover, choose_mover
 from torchmove.moving.receipt import Receipt
-from torchmove.planning.keep import keep_of
+from torchmove.planning.placement import keep_of
 from torchmove.planning.plan import Plan, Refusal
 from torchmove.planning.planner import Back, FreeBytes, make_plan
 from torchmove.planning.refusals import FAKES

@@ -32,9 +32,9 @@ from torchmove.checkpoints import archive as packing
 from torchmove.checkpoints.archive import Archive, Packer
 from torchmove.checkpoints.inspecting import inspect
 from torchmove.checkpoints.makers import DTYPES, MAKERS, STORAGES
+from torchmove.checkpoints.reading import TorchFile
 from torchmove.checkpoints.relocating import relocate
 from torchmove.checkpoints.source import Source
-from torchmove.checkpoints.torchfiles import TorchFile
 from torchmove.checkpoints.values import meaning
 from torchmove.errors import CheckpointRefused
 

@@ -8,8 +8,8 @@ import weakref
 import pytest
 import torch
 
-from torchmove.internals import collector as _collector
-from torchmove.internals.collector import without_collector
+from torchmove.internals import guards as _collector
+from torchmove.internals.guards import without_collector
 from torchmove.testing import refresh
 
 

@@ -281,8 +281,8 @@ def interrupt_at_every_line(*files: str) -> Iterator[Line]:
 @pytest.mark.slow
 def test_ctrl_c_at_any_line_leaves_the_state_whole(unraisable_is_dropped):
     lines = interrupt_at_every_line(
-        *("apply.py", "leftovers.py", "interrupts.py", "chain.py", "switch.py", "undo.py"),
-        *("binding.py", "cutting.py", "plain.py"),
+        *("apply.py", "leftovers.py", "guards.py", "chain.py", "undo.py"),
+        *("rebinding.py", "views.py", "batches.py", "plain.py"),
     )
     ends = Counter()
     for line in lines:
@@ -294,7 +294,7 @@ def test_ctrl_c_at_any_line_leaves_the_state_whole(unraisable_is_dropped):
 
 @pytest.mark.slow
 def test_ctrl_c_at_any_line_leaves_torch_and_python_as_they_were(unraisable_is_dropped):
-    lines = list(interrupt_at_every_line("collector.py", "switch.py", "modes.py"))
+    lines = list(interrupt_at_every_line("guards.py"))
     assert [line.place for line in lines if line.after != line.before] == []
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torchmove as tm
-from torchmove.internals.collector import everything_of
+from torchmove.internals.guards import everything_of
 from torchmove.moving import leftovers as _held
 from torchmove.testing import refresh
 

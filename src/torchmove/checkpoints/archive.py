@@ -1,7 +1,8 @@
-"""The zip archive that torch.save writes, read strictly: torch's own reader cannot see anything else in the file.
+"""The zip that torch.save writes: read strictly, and written byte for byte as torch.save writes it.
 
-Records are stored uncompressed, in one folder, one after the other. Anything else (compressed, encrypted, overlapping,
-duplicate names, names outside of the folder) was not written by torch.save and is refused.
+Records are stored without compression, each at an aligned place, which a filler field in the header reaches. Sizes and
+checksum follow the data, in 64-bit form from 4 GiB on. A file of torch.save, packed again from its records, is the same
+file. What is read is all that torch's own reader can see in the file.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ from typing import Any
 from torchmove.checkpoints import safetensors, shards
 from torchmove.checkpoints.contents import Contents, DeviceMention, OptimizerState, SavedStorage, SavedTensor
 from torchmove.checkpoints.kinds import SAFETENSORS, TORCH, kind_of
-from torchmove.checkpoints.reading import Reading
+from torchmove.checkpoints.reading import Reading, TorchFile
 from torchmove.checkpoints.source import Budget, Source, Unfit, in_a_line, naming
-from torchmove.checkpoints.torchfiles import TorchFile
 from torchmove.checkpoints.values import (
     LONGEST_PLACE,
     PLAIN,
@@ -29,7 +28,7 @@ from torchmove.checkpoints.values import (
     used_bytes,
 )
 from torchmove.devices import remembered_device
-from torchmove.internals.collector import without_collector
+from torchmove.internals.guards import without_collector
 from torchmove.surveying.paths import KEY, KEYED, Path, root_path
 
 # Python's own pickler cannot nest deeper by default, and longer paths are not readable.

@@ -1,8 +1,7 @@
-"""What the REDUCE opcode of a pickle makes: stand-ins for tensors and containers, and protection of dict keys.
+"""What each name that weights-only loading allows makes of its arguments, as stand-ins; and keys of dicts.
 
-A malicious file can choose dict keys and set members whose hashes all collide. Python salts the hashes of strings and
-bytes only; numbers and tuples can be chosen so that each new key is compared with all before it, and a dict of 100 000
-keys takes hours. So `_Table` repeats the probing of Python's hash table, and each probe is charged to the Budget.
+Nothing is called: a name that is in no table here, and that the user has not allowed, ends the reading. Nor is memory
+allocated that the file does not hold, as torch would do for `bytearray(10**12)`.
 """
 
 from __future__ import annotations

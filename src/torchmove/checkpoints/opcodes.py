@@ -1,4 +1,9 @@
-"""The opcodes of a pickle that weights-only loading knows, with their positions; and rewriting device names in one."""
+"""The steps of a pickle, and the same pickle with some of its texts replaced: no other byte changes.
+
+A pickle writes a text once and refers to it where it is needed again, so a storage's device and a text of the user may
+be one and the same. Each step that places a tensor is replaced by the new text, which is not remembered; where the old
+one was remembered there, the first step that still needs it writes it again.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Output files: check that a path may be written, and write to a temporary file that is renamed when it is complete.
+"""Write a result: to a free or replaceable place, complete or not at all.
 
-The result of a file is a file, and of a folder or its index a folder. Only a regular file can be replaced.
+It is written under a hidden name beside its place, `.NAME.torchmove-XXXX.partial`, and gets its name when all of it is
+on the disk. A killed process leaves its temporary file, which no reader takes for a checkpoint; the next writer of the
+same result removes it, unless its lock shows that it is still being written.
 """
 
 from __future__ import annotations

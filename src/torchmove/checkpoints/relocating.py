@@ -1,4 +1,9 @@
-"""`relocate`: rewrite a checkpoint with all of its storages on another device, and verify the result."""
+"""Write a checkpoint again, so that it loads without the device that it was saved from.
+
+A tensor's data is the same on every device; only the pickle names the device. So the pickle is not loaded and pickled
+again: the texts in it that name a storage's device are replaced, and every other record is copied as it is, a few MiB
+at a time. The result is read back, compared, and loaded by torch before it gets its name.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +26,10 @@ from torchmove.checkpoints.inspecting import inspect, walk
 from torchmove.checkpoints.kinds import SAFETENSORS, kind_of
 from torchmove.checkpoints.opcodes import rewritten
 from torchmove.checkpoints.output import close_file, make_file, new_file, new_folder
-from torchmove.checkpoints.reading import Reading
+from torchmove.checkpoints.reading import PICKLE, Reading, TorchFile
 from torchmove.checkpoints.source import Source, Stamp, Unfit, in_a_line, naming, refused
-from torchmove.checkpoints.torchfiles import PICKLE, TorchFile
 from torchmove.checkpoints.values import meaning
-from torchmove.internals.collector import without_collector
+from torchmove.internals.guards import without_collector
 from torchmove.moving.batches import Advance
 from torchmove.progress import ProgressBar
 from torchmove.results import Result

@@ -17,8 +17,7 @@ import click
 
 import torchmove
 from torchmove.cli import files, machine, states
-from torchmove.cli.answers import color, say
-from torchmove.cli.output import Commands
+from torchmove.cli.output import Commands, color, say
 
 _EPILOG = """
 \b

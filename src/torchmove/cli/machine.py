@@ -14,8 +14,7 @@ from textwrap import indent
 import click
 from click.shell_completion import get_completion_class
 
-from torchmove.cli.answers import say
-from torchmove.cli.output import FINDINGS, FINE, as_json, devices_like, tell
+from torchmove.cli.output import FINDINGS, FINE, as_json, devices_like, say, tell
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 

@@ -1,23 +1,114 @@
-"""The output of a command: a result as text, JSON or a page, an error in one line, and the exit code."""
+"""Print what a command answers: as text, JSON or an HTML page, errors in one line, and the exit code.
+
+stdout is for answers alone, whatever the user's code prints. The page of `--html` never replaces a file that the
+command reads, nor another file without --overwrite; it is written complete or not at all.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 import traceback
 from collections.abc import Callable, Collection
 from functools import wraps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
-from torchmove.cli.answers import color, discard_output, say
-from torchmove.cli.pages import Page
-
 if TYPE_CHECKING:
     from torchmove.results import Result
+
+
+_ANSWERS = "torchmove.answers"
+
+
+def say(words: str) -> None:
+    """Print to the stream of the command's results."""
+    stream: IO[str] | None = click.get_current_context().meta.get(_ANSWERS) or sys.stdout
+    if stream is None:  # stdout is closed
+        return
+    try:
+        click.echo(_encodable(words, stream), file=stream)
+    except OSError:
+        discard_output(stream)
+        raise
+
+
+def _encodable(words: str, stream: IO[str]) -> str:
+    """The text with characters replaced that the terminal cannot show: mostly the rules of tables."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        words.encode(encoding)
+    except UnicodeEncodeError:
+        return words.replace("─", "-").encode(encoding, "replace").decode(encoding)
+    return words
+
+
+def discard_output(stream: IO[str]) -> None:
+    """Redirect a broken stream to nowhere; Python would flush it again at exit and report an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def reserve_stdout() -> None:
+    """Redirect stdout to stderr before the user's code runs; only `say` still writes to stdout.
+
+    The redirection is permanent, since user code may print from C, in a thread or at exit.
+    """
+    meta = click.get_current_context().meta
+    if _ANSWERS not in meta and sys.stdout is not None:
+        sys.stdout.flush()
+        meta[_ANSWERS] = _own(sys.stdout)
+        sys.stdout = sys.stderr
+
+
+def _own(stdout: TextIO) -> IO[str]:
+    try:
+        number = stdout.fileno()
+    except OSError:  # not a file: in a test or a notebook
+        return stdout
+    if sys.stderr is None:  # closed: os.dup would reuse its descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    own = open(os.dup(number), "w", encoding=stdout.encoding, errors=stdout.errors)  # noqa: SIM115
+    os.dup2(2, number)
+    return own
+
+
+def color() -> bool | None:
+    """False if the environment turns colors off (no-color.org); None: colors in a terminal."""
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+
+
+class Page(NamedTuple):
+    """The path of the page: as given, and absolute, since the user's code may change the working directory."""
+
+    given: str
+    path: str
+    overwrite: bool
+
+    def check(self, inputs: Collection[Path]) -> bool:
+        """Refuse a path that cannot be written. Returns whether a file is replaced."""
+        from torchmove.checkpoints import output as placing
+        from torchmove.checkpoints.source import naming
+
+        with naming(self.given):
+            return placing.check_page(self.path, inputs, overwrite=self.overwrite)
+
+    def write(self, words: str, inputs: Collection[Path]) -> None:
+        from torchmove.checkpoints.output import new_file
+        from torchmove.checkpoints.source import naming
+
+        replaces, place = self.check(inputs), Path(self.path)
+        with naming(self.given):
+            # The new page gets the permissions of the one it replaces.
+            mode = stat.S_IMODE(os.lstat(place).st_mode) & 0o777 if os.path.lexists(place) else 0o666
+            with new_file(place, mode, overwrite=replaces) as hidden:
+                hidden.write_text(words, encoding="utf-8")
+
 
 FINE, FINDINGS, REFUSED, ERROR, INCOMPLETE, INTERRUPTED, UNHEARD = 0, 1, 2, 3, 4, 130, 141
 

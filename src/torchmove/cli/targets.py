@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from torchmove.cli.answers import reserve_stdout
-from torchmove.cli.output import described
+from torchmove.cli.output import described, reserve_stdout
 from torchmove.errors import TorchmoveError
 
 _NO_DEVICE = re.compile(r"not compiled with \w+ enabled|no NVIDIA (driver|GPU)|No \w+ GPUs are available")

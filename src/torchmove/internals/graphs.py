@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torchmove.internals.collector import everything_of
+from torchmove.internals.guards import everything_of
 
 # A graph ends at a parameter in a node of this kind; the node holds the parameter.
 _LEAF_NODE = "AccumulateGrad"

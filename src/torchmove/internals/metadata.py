@@ -12,7 +12,7 @@ from torch import Tensor, UntypedStorage, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_traceable_wrapper_subclass
 
-from torchmove.internals.modes import plain_torch, without_modes
+from torchmove.internals.guards import plain_torch, without_modes
 
 # How many tensors to read at once: more would no longer fit in the processor's cache between two columns.
 AT_ONCE = 1000

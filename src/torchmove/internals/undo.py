@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from torchmove.internals.interrupts import HeldInterrupts
+from torchmove.internals.guards import HeldInterrupts
 
 Step = Callable[[], object]
 _TRIES = 3

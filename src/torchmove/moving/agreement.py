@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from torch import distributed
 
 from torchmove.errors import MoveFailed, MoveRefused
-from torchmove.internals.ddp import timeout_of
+from torchmove.internals.distributed import timeout_of
 from torchmove.planning.plan import Plan, Refusal
 from torchmove.surveying.inventory import Composite, Inventory
 

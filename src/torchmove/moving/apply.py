@@ -1,4 +1,9 @@
-"""Apply plans: copy the storages, rebind the tensors to the copies, update remembered devices; or roll back."""
+"""Carry out a plan: copy everything, then commit. Nothing is decided here.
+
+Until the commit the source is untouched, and a failure only drops the copies. The commit rebinds every tensor to its
+copy and rewrites the devices that holders remember. Each step is on an undo list before it is taken, and signals wait
+until the commit is over; after a failure the list is run backwards and the state is what it was.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,10 @@ from torch import Tensor
 
 from torchmove.devices import release_cached_memory, synchronize_device
 from torchmove.errors import MoveFailed, TorchmoveError
-from torchmove.internals.accumulators import Accumulators
-from torchmove.internals.collector import without_collector
-from torchmove.internals.interrupts import HeldInterrupts
+from torchmove.internals.guards import HeldInterrupts, plain_torch, without_collector
 from torchmove.internals.metadata import AT_ONCE, View
-from torchmove.internals.modes import plain_torch
 from torchmove.internals.rebinding import (
+    Accumulators,
     Gradients,
     Rebinding,
     can_rebind_dense,
@@ -39,9 +42,8 @@ from torchmove.moving.own_apply import call_overrides, has_overrides
 from torchmove.moving.receipt import Receipt
 from torchmove.planning.plan import Plan, Repoint
 from torchmove.progress import Stages
-from torchmove.surveying.inventory import Composite, RememberedDevice
+from torchmove.surveying.inventory import Composite, RememberedDevice, StateStorage
 from torchmove.surveying.paths import CELL, KEY
-from torchmove.surveying.storages import StateStorage
 
 if TYPE_CHECKING:
     from torchmove.verifying.verdict import Verdict

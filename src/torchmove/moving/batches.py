@@ -12,8 +12,7 @@ from torch import Tensor
 from torchmove.internals.metadata import AT_ONCE, COPIED_AS_BYTES, NAMED_TENSORS, PLAIN, View, has_storage, view_of
 from torchmove.internals.views import dressed, is_view, is_zero_tensor, make_view, packed, storage_at
 from torchmove.planning.plan import Moves
-from torchmove.surveying.storages import StateStorage
-from torchmove.surveying.tensors import Rows, StateTensors
+from torchmove.surveying.inventory import Rows, StateStorage, StateTensors
 
 
 def view_of_memory(storage: StateStorage, like: Tensor) -> Tensor:

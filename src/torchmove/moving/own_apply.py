@@ -1,4 +1,8 @@
-"""Modules that override `_apply`: call them after the move, adopt what they changed, and undo it on a rollback."""
+"""Modules that override `_apply`: `Module.to` would call it, so a move calls it too, after their tensors have moved.
+
+A module may set, replace or drop tensors there: a detection head of YOLO sets its anchors, a loss of torchrl empties
+its cache. Such changes are accepted, and undone if the move fails; what the objects hold is recorded before the call.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchmove.internals.fsdp import is_sharded
+from torchmove.internals.distributed import is_sharded
 from torchmove.internals.modules import apply_of, call_apply, flat_weights
 from torchmove.internals.stored import CONTAINERS, contents, refill, slots, stored_dict
 from torchmove.internals.undo import Undo

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from torchmove.internals.guards import HeldInterrupts
 from torchmove.internals.host_memory import fresh_host_memory, touch_pages
-from torchmove.internals.interrupts import HeldInterrupts
 from torchmove.moving.movers.ring import CannotLock, lock, unlock
 from torchmove.moving.movers.workers import cores
 

@@ -18,8 +18,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from torchmove.internals.guards import without_modes
 from torchmove.internals.metadata import multiplied_bytes
-from torchmove.internals.modes import without_modes
 
 MIB = 1 << 20
 _ROW, _COLUMNS, _LEAST_ROWS = 4096, 16, 17

@@ -1,4 +1,10 @@
-"""Host copies of parked storages in the arena, kept for reuse, and version counters that tell when one is outdated."""
+"""Host copies: where in the arena the bytes of each storage are kept, also while it is on its device.
+
+A host copy belongs to the first tensor of its storage and is freed with it. It is current if nothing on the host can
+have written to it since it was uploaded, and if on the device the storage is where it was put, with the same version
+counters and the same fingerprint. Versions are compared first, since that costs nothing; the fingerprint decides, since
+not every write changes a version.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Copies between the arena and a device, by contiguous runs, and the device memory they need.
+"""Copies between the arena and a device, and device memory for what wakes.
 
-Asking the driver for memory for every storage is slow. Instead a large segment is allocated and returned to torch's
-cache at once; torch's allocator then takes the storages, which are allocated next, from that segment, one after the
-other. Each storage is an ordinary torch allocation.
+On CUDA, neighbors in memory are copied, and fingerprinted, as one run: a state of thousands of storages is a few runs.
+For what wakes, large pieces of memory are allocated and returned to torch's cache; the storages, which are allocated
+next, are cut from them. Asking the driver for each storage would take much longer.
 """
 
 from __future__ import annotations

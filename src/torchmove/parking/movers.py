@@ -1,4 +1,8 @@
-"""The movers between devices and the arena: IntoArena parks, OutOfArena wakes."""
+"""The movers of parking: into the arena, and out of it. What is in the arena and current is not copied again.
+
+Whether a storage has changed is computed on the device, and the result is read when it is needed: nothing waits for it
+in between.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +44,7 @@ from torchmove.parking.lanes import (
     runs,
 )
 from torchmove.surveying.children import Role
-from torchmove.surveying.inventory import Inventory
-from torchmove.surveying.storages import StateStorage
+from torchmove.surveying.inventory import Inventory, StateStorage
 
 
 def copy_rest(batch: CopyBatch, copies: list[Tensor | None], advance: Advance) -> int:

@@ -18,22 +18,19 @@ from torchmove.chain import agree_on, apply_all, plan_sharded, verify_applied
 from torchmove.devices import driver_free_memory, free_memory, release_cached_memory
 from torchmove.errors import TorchmoveError
 from torchmove.formatting import listed, readable_bytes
-from torchmove.internals.collector import without_collector
-from torchmove.internals.modes import plain_torch
+from torchmove.internals.guards import plain_torch, without_collector
 from torchmove.moving.apply import Job
 from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.receipt import Receipt
 from torchmove.parking.host_copies import host_copies
 from torchmove.parking.movers import IntoArena, OutOfArena
-from torchmove.planning.keep import keep_of
-from torchmove.planning.placement import TensorPlaces
+from torchmove.planning.placement import TensorPlaces, keep_of
 from torchmove.planning.plan import Note, Plan, Refusal, Repoint
 from torchmove.planning.planner import Back, make_plan
 from torchmove.results import Result
-from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.inventory import Inventory, StateTensors
 from torchmove.surveying.names import given
 from torchmove.surveying.survey import survey_objects
-from torchmove.surveying.tensors import StateTensors
 
 
 @dataclass(frozen=True)

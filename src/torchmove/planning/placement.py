@@ -6,7 +6,7 @@ torch's own classes, else a simulated first step of its class, which `learning` 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import compress, count
 from typing import Any
@@ -17,15 +17,15 @@ from torch.optim import Optimizer
 
 from torchmove.internals.rebinding import can_rebind_result
 from torchmove.internals.stored import stored_dict
-from torchmove.planning.keep import Keep
 from torchmove.planning.learning import is_torchs_own, learned_places_of, options_of
 from torchmove.planning.learning.places import UNNAMED, EntryPlace, LearnedPlaces, kind_of, plain_steps, tensors_in
 from torchmove.planning.plan import Note
 from torchmove.planning.rules import by_table, is_rng_state, users_rule
 from torchmove.surveying.children import Owner
-from torchmove.surveying.inventory import Inventory
-from torchmove.surveying.paths import ATTRIBUTE, Path
-from torchmove.surveying.tensors import StateTensor
+from torchmove.surveying.inventory import Inventory, StateTensor
+from torchmove.surveying.names import names_of
+from torchmove.surveying.paths import ATTRIBUTE, Path, matcher
+from torchmove.surveying.survey import survey_objects
 
 _GUESSED = (
     "a simulated first step did not show where it keeps its scalars ({}): `step` goes to the CPU, all others to the "
@@ -260,3 +260,39 @@ class TensorPlaces:
         yield entry.path
         others = self.inventory.other_paths.get(id(entry.tensor), ())
         yield from (path for path in others if "param_groups" not in path.names())
+
+
+class Keep:
+    """The tensors and holders that `keep=` names: objects, with everything in them, and path patterns."""
+
+    def __init__(self, objects: Inventory, patterns: Sequence[str]) -> None:
+        # To keep an optimizer keeps its state, not the parameters that it trains.
+        found = [(each.tensor, each.path) for each in objects.tensors]
+        found += [(each.tensor, each.path) for each in objects.composites]
+        self.tensors = {id(tensor) for tensor, path in found if "param_groups" not in path.names()}
+        self.holders = set(objects.holders)
+        self.patterns = {pattern: matcher(pattern) for pattern in patterns}
+        self.roots = dict(zip(objects.roots, objects.objects, strict=True))
+
+    def has(self, value: Any, paths: Iterable[Path]) -> bool:
+        if id(value) in self.tensors or id(value) in self.holders:
+            return True
+        return bool(self.patterns) and any(fits(path) for path in paths for fits in self.patterns.values())
+
+
+def keep_of(objects: dict[str, Any], keep: Sequence[Any]) -> Keep:
+    if isinstance(keep, str) or not isinstance(keep, (list, tuple, set, frozenset)):
+        raise TypeError("keep= needs a list of objects and path patterns. Fix: keep=[ema, 'model.*.table']")
+    kept = [_holder(each, objects) for each in keep if not isinstance(each, str)]
+    ids = {id(each) for each in kept}
+    # A given object that is not kept is not kept either where a kept object holds it.
+    besides = [each for each in objects.values() if id(each) not in ids]
+    known = {id(value): name for name, value in objects.items()}
+    named = {known.get(id(each), name): each for name, each in names_of(kept, None).items()}
+    return Keep(survey_objects(named, besides=besides), [each for each in keep if isinstance(each, str)])
+
+
+def _holder(each: Any, objects: dict[str, Any]) -> Any:
+    """The optimizer for `optimizer.state`: its keys are the parameters, which stay out of what an optimizer keeps."""
+    optimizers = (one for one in objects.values() if isinstance(one, Optimizer))
+    return next((one for one in optimizers if one.state is each), each)

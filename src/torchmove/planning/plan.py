@@ -13,10 +13,8 @@ import torch
 from torchmove.formatting import readable_bytes
 from torchmove.progress import Stage
 from torchmove.results import Result
-from torchmove.surveying.inventory import Inventory, RememberedDevice
+from torchmove.surveying.inventory import Inventory, RememberedDevice, Rows, StateStorage, StateStorages
 from torchmove.surveying.paths import Path
-from torchmove.surveying.storages import StateStorage, StateStorages
-from torchmove.surveying.tensors import Rows
 
 Way = tuple[torch.device, torch.device]  # source and target
 

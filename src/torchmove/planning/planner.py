@@ -13,11 +13,10 @@ from typing import NamedTuple
 import torch
 
 from torchmove.devices import is_same_device
+from torchmove.internals.guards import makes_fakes
 from torchmove.internals.metadata import has_storage
-from torchmove.internals.modes import makes_fakes
 from torchmove.internals.views import packed
-from torchmove.planning.keep import Keep
-from torchmove.planning.placement import TensorPlaces
+from torchmove.planning.placement import Keep, TensorPlaces
 from torchmove.planning.plan import MemoryNeed, Moves, Plan, Refusal, Repoint
 from torchmove.planning.refusals import (
     FAKES,
@@ -33,9 +32,8 @@ from torchmove.planning.refusals import (
     sub_byte_refusals,
     torn_refusal,
 )
-from torchmove.surveying.inventory import Inventory, RememberedDevice
+from torchmove.surveying.inventory import Inventory, RememberedDevice, StateTensors
 from torchmove.surveying.paths import ATTRIBUTE, CELL, ITEM, KEY, Path
-from torchmove.surveying.tensors import StateTensors
 
 FreeBytes = Callable[[torch.device], int | None]
 

@@ -18,12 +18,10 @@ from torchmove.devices import is_same_device
 from torchmove.formatting import readable_bytes
 from torchmove.internals.metadata import SUB_BYTE, has_storage, in_shared_memory
 from torchmove.internals.storages import storage_device
-from torchmove.planning.keep import Keep
+from torchmove.planning.placement import Keep
 from torchmove.planning.plan import MemoryNeed, Moves, Note, Refusal
-from torchmove.surveying.inventory import Composite, FoundDiagnostic, Inventory
+from torchmove.surveying.inventory import Composite, FoundDiagnostic, Inventory, StateStorage, StateTensors
 from torchmove.surveying.paths import Path
-from torchmove.surveying.storages import StateStorage
-from torchmove.surveying.tensors import StateTensors
 
 
 class Course(NamedTuple):

@@ -16,7 +16,7 @@ import torch
 from torch import optim
 
 from torchmove.surveying.helpers import HELPERS, HelperRule, Place
-from torchmove.surveying.tensors import StateTensor
+from torchmove.surveying.inventory import StateTensor
 
 Group = Mapping[str, Any]
 Rule = Callable[[Group], Place]

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from torchmove.chain import Device, move_named
 from torchmove.errors import MoveRefused
-from torchmove.internals.ddp import remove_autograd_hooks
+from torchmove.internals.distributed import remove_autograd_hooks
 from torchmove.internals.frames import frame
 from torchmove.moving.agreement import agreement_among
 from torchmove.planning.plan import Refusal

@@ -29,9 +29,16 @@ from torchmove.internals.undo import Undo
 from torchmove.moving.apply import repoint_all
 from torchmove.planning.plan import Repoint
 from torchmove.rehearsing.aliases import Name, parted
-from torchmove.rehearsing.captured import Captured, function_of, is_of_library
+from torchmove.rehearsing.captured import (
+    Captured,
+    function_of,
+    held,
+    is_of_library,
+    modules_in,
+    parameters_in,
+    tensors_in,
+)
 from torchmove.rehearsing.evaluation import Again, assigned_to, is_candidate, is_for_the_cpu, on_device
-from torchmove.rehearsing.given import held, modules_in, parameters_in, tensors_in
 from torchmove.rehearsing.origins import moves_itself, readable
 from torchmove.rehearsing.placements import Placements, _Where, is_made_on_cpu, sent_itself
 from torchmove.rehearsing.plain import ReadAsCpu

@@ -26,7 +26,6 @@ from torchmove.internals.simulation import (
 )
 from torchmove.rehearsing.aliases import Name
 from torchmove.rehearsing.device_rules import Operator, operator, strays
-from torchmove.rehearsing.generators import on_the_cpu, place_of_generator
 from torchmove.rehearsing.memory import Meter, weigh
 from torchmove.rehearsing.origins import bare_root, converted, factory, name_of, not_sent, outsider, users_name
 from torchmove.rehearsing.provenance import Line, Origin, called_by_user, users_line
@@ -42,7 +41,7 @@ from torchmove.rehearsing.shapes import (
     nobody_has,
     without_bytes,
 )
-from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves, mapped
+from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves, mapped, on_the_cpu, place_of_generator
 from torchmove.surveying.composites import is_view_of_storage
 
 aten = torch.ops.aten

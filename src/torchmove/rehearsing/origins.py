@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from torchmove.rehearsing.calls import Running
-from torchmove.rehearsing.given import held, parameters_in, tensors_in
+from torchmove.rehearsing.captured import held, parameters_in, tensors_in
 from torchmove.rehearsing.provenance import (
     Line,
     Origin,

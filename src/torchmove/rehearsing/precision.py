@@ -24,8 +24,8 @@ from torchmove.internals.simulation import (
     schema_of,
     without_autocast_key,
 )
+from torchmove.rehearsing.captured import held
 from torchmove.rehearsing.device import NotOnDevice, SimulatedDevice
-from torchmove.rehearsing.given import held
 from torchmove.rehearsing.tensors import mapped
 
 aten = torch.ops.aten

@@ -24,21 +24,18 @@ from torchmove.chain import plan_for
 from torchmove.devices import free_memory
 from torchmove.formatting import listed, readable_bytes
 from torchmove.internals.frames import frame
-from torchmove.internals.interrupts import HeldInterrupts
-from torchmove.internals.modes import plain_torch
+from torchmove.internals.guards import HeldInterrupts, plain_torch
 from torchmove.internals.modules import APPLY, apply_of
 from torchmove.internals.scripted import is_scripted
 from torchmove.internals.undo import Undo
 from torchmove.moving.apply import repoint_all
 from torchmove.planning.plan import Refusal, Repoint
 from torchmove.rehearsing import decisions, runtime
-from torchmove.rehearsing.captured import Captured
+from torchmove.rehearsing.captured import Captured, Given, trained_in
 from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
 from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice
 from torchmove.rehearsing.files import files
 from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hooks_overridden
-from torchmove.rehearsing.generators import generators
-from torchmove.rehearsing.given import Given, trained_in
 from torchmove.rehearsing.iterators import Iterators
 from torchmove.rehearsing.libraries import forget_answers, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.loaders import delivered, dismiss
@@ -66,7 +63,7 @@ from torchmove.rehearsing.restore import (
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.rehearsing.runtime import nothing_traced
 from torchmove.rehearsing.setup import lazy_tensors, set_up
-from torchmove.rehearsing.tensors import CPU, StandIn, leaves, place_of
+from torchmove.rehearsing.tensors import CPU, StandIn, generators, leaves, place_of
 from torchmove.rehearsing.threads import ThreadTracking
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.names import names_of

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from torchmove.internals.interrupts import HeldInterrupts
+from torchmove.internals.guards import HeldInterrupts
 from torchmove.internals.simulation import pytree
 from torchmove.rehearsing.device import NotFollowed, SimulatedDevice
 from torchmove.rehearsing.origins import argument_of, users_name

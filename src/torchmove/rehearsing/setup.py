@@ -22,9 +22,8 @@ from torchmove.rehearsing.provenance import Origin
 from torchmove.rehearsing.restore import remember
 from torchmove.rehearsing.tensors import CPU, Itself, StandIn, place_of, swap
 from torchmove.surveying.composites import is_view_of_storage
-from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.inventory import Inventory, StateStorage
 from torchmove.surveying.paths import Path
-from torchmove.surveying.storages import StateStorage
 
 _PARTS = {"parameter": "parameters", "buffer": "parameters", "gradient": "gradients", "state": "optimizer"}
 

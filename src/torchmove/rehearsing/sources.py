@@ -1,7 +1,8 @@
-"""What the statements of a file assign, and which of them decided a value: the one that asks for a device.
+"""What the statements of a file assign, and which of them decided a device.
 
 Read from the syntax tree. `torch.device("cuda" if torch.cuda.is_available() else "cpu")` asks whether there is a
-device; other values lead to it by name, by call, by default or by attribute.
+device; other values lead to it by name, by call, by default or by attribute. A method whose first parameter is not
+called `self` is read as if it were.
 """
 
 from __future__ import annotations
@@ -16,7 +17,47 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torchmove.rehearsing.provenance import Line, is_installed, is_program
-from torchmove.rehearsing.receivers import with_self
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NO_RECEIVER = {"staticmethod", "classmethod"}
+
+
+def with_self(tree: ast.Module) -> ast.Module:
+    """The same tree, in which the object of a method is called `self` everywhere."""
+    for kind in ast.walk(tree):
+        for method in kind.body if isinstance(kind, ast.ClassDef) else ():
+            if isinstance(method, _FUNCTIONS):
+                _rename(method)
+    return tree
+
+
+def _rename(method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    first = next(iter((*method.args.posonlyargs, *method.args.args)), None)
+    decorators = {getattr(each, "id", "") for each in method.decorator_list}
+    if first is None or first.arg in ("self", "cls") or decorators & _NO_RECEIVER:
+        return
+    inside = [*_within(method, first.arg)]
+    if any(each.id == "self" for each in inside):  # another object has that name there
+        return
+    for each in inside:
+        each.id = "self" if each.id == first.arg else each.id
+    first.arg = "self"
+
+
+def _within(function: ast.AST, name: str) -> Iterator[ast.Name]:
+    """The variables in a function, but for inner functions with a parameter of this name."""
+    for each in ast.iter_child_nodes(function):
+        if isinstance(each, ast.Name):
+            yield each
+        is_own = isinstance(each, (*_FUNCTIONS, ast.Lambda)) and name in _parameters(each)
+        if not is_own:
+            yield from _within(each, name)
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
+    given = function.args
+    return {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+
 
 _ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
 ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}

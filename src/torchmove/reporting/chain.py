@@ -15,8 +15,7 @@ from torchmove.reporting import Report, report
 from torchmove.reporting.drawing import drawn, with_moves, with_places
 from torchmove.reporting.page import DrawnState, Figure, Page, Point, Points, SizeBar, Timeline
 from torchmove.reporting.sheet import Sheet, Table, first_of, table
-from torchmove.surveying.inventory import Inventory
-from torchmove.surveying.tensors import StateTensor
+from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.verifying.verdict import Finding, Verdict
 
 

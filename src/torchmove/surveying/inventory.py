@@ -1,21 +1,307 @@
-"""The Inventory: every tensor of a state, and where it is."""
+"""The Inventory: every tensor and storage of a state, in columns; a row is made when it is asked for.
+
+The traversal finds tensors many at a time: the parameters of a module, the state of an optimizer. What such a run of
+tensors has in common - path, role, owner - is kept once. An archived inventory holds no tensor.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from itertools import chain, pairwise, repeat
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import torch
 from torch import Tensor
 
+from torchmove.internals.metadata import Metadata
 from torchmove.results import Result
 from torchmove.surveying.children import Diagnostic, Owner, Role
-from torchmove.surveying.paths import Path, make_path
-from torchmove.surveying.storages import StateStorage, StateStorages
-from torchmove.surveying.tensors import StateTensor, StateTensors
+from torchmove.surveying.paths import ATTRIBUTE, CALL, ITEM, KEYED, NOWHERE, Path, make_path
+
+Row = TypeVar("Row")
+
+
+class Rows(Sequence[Row]):
+    """A sequence whose rows are made on access: subclasses define `__len__` and `row`."""
+
+    def row(self, index: int) -> Row:
+        raise NotImplementedError
+
+    def rows(self, some: range) -> list[Row]:
+        return [self.row(index) for index in some]
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return self.rows(range(*index.indices(len(self))))
+        return self.row(index)
+
+
+T = TypeVar("T")
+
+
+class Origin(NamedTuple):
+    """Where a tensor was found. The last step of its path is only added on access."""
+
+    before: Path | None
+    how: str
+    what: Any
+    role: Role
+    owner: Owner | None
+
+    @property
+    def path(self) -> Path:
+        return make_path(self[:3])
+
+
+class TensorRun(Protocol):
+    """The origins of consecutively found tensors."""
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def how(self) -> str: ...
+
+    def origin(self, at: int, found: Origins, /) -> Origin: ...
+
+    def likeness(self, at: int, /) -> Hashable:
+        """A key that is equal for tensors that differ only in their parameter; None: no other tensor is alike."""
+        ...
+
+    def archived(self) -> TensorRun: ...
+
+
+class ChildRun(NamedTuple):
+    """Tensors in one holder, each reached by its key."""
+
+    before: Path | None
+    how: str
+    keys: Sequence[Any]
+    role: Role
+    owner: Owner | None
+
+    def origin(self, at: int, _: Origins, /) -> Origin:
+        before, how, keys, role, owner = self
+        return Origin(before, how, keys[at], role, owner)
+
+    def likeness(self, _: int, /) -> Hashable:
+        return None
+
+    def archived(self) -> ChildRun:
+        return self if self.owner is None else self._replace(owner=None)
+
+
+make_child_run = partial(tuple.__new__, ChildRun)  # like ChildRun(...), but from a tuple, which is cheaper
+
+
+class GradientRun(NamedTuple):
+    """The gradients of tensors that were found before."""
+
+    of: Sequence[int]
+    ids: Sequence[int]
+    role: Role = "gradient"
+    how: str = ATTRIBUTE
+
+    def origin(self, at: int, found: Origins, /) -> Origin:
+        owner = Owner(None, _NO_GROUP, self.ids[at])
+        return Origin(found.of(self.of[at]).path, ATTRIBUTE, "grad", "gradient", owner)
+
+    def likeness(self, _: int, /) -> Hashable:
+        return None
+
+    def archived(self) -> GradientRun:
+        return self
+
+
+class StateRun(NamedTuple):
+    """The tensors that an optimizer keeps for its parameters."""
+
+    before: Path
+    optimizer: Any
+    parameters: Sequence[int]  # their ids
+    places: Sequence[int | None]  # their indices among the found tensors
+    groups: Sequence[Mapping[str, Any]]  # for each parameter
+    owners: Sequence[int]  # for each tensor, the index of its parameter
+    keys: Sequence[Any]  # for each tensor
+    role: Role = "state"
+    how: str = ITEM
+
+    def origin(self, at: int, found: Origins, /) -> Origin:
+        which = self.owners[at]
+        place = self.places[which]
+        parameter = NOWHERE if place is None else found.of(place).path
+        owner = Owner(self.optimizer, self.groups[which], self.parameters[which]) if self.groups else None
+        return Origin(make_path((self.before, KEYED, parameter)), ITEM, self.keys[at], "state", owner)
+
+    def likeness(self, at: int, /) -> Hashable:
+        return id(self.optimizer), self.keys[at], id(self.groups[self.owners[at]])
+
+    def archived(self) -> StateRun:
+        return self._replace(groups=(), optimizer=None)
+
+
+class Origins:
+    """The runs of a whole traversal, in the order in which it found the tensors."""
+
+    def __init__(self, runs: Sequence[TensorRun] = (), starts: Sequence[int] = (), count: int = 0) -> None:
+        self.runs, self.starts, self.count = list(runs), list(starts), count
+
+    def add(self, run: TensorRun, count: int) -> None:
+        self.runs.append(run)
+        self.starts.append(self.count)
+        self.count += count
+
+    def of(self, index: int) -> Origin:
+        at = bisect_right(self.starts, index) - 1
+        return self.runs[at].origin(index - self.starts[at], self)
+
+    def likenesses(self, indices: Sequence[int]) -> Iterator[Hashable]:
+        start = stop = 0
+        for index in indices:
+            if not start <= index < stop:  # mostly it is in the same run as the one before
+                at = bisect_right(self.starts, index)
+                run, start = self.runs[at - 1], self.starts[at - 1]
+                stop = self.starts[at] if at < len(self.starts) else self.count
+            yield run.likeness(index - start)
+
+    def roles(self) -> Iterator[Role]:
+        """The role of each tensor."""
+        return self._for_each([run.role for run in self.runs])
+
+    def hows(self) -> Iterator[str]:
+        """The kind of the last step to each tensor."""
+        return self._for_each([run.how for run in self.runs])
+
+    def _for_each(self, of_runs: Sequence[T]) -> Iterator[T]:
+        lengths = (stop - start for start, stop in pairwise([*self.starts, self.count]))
+        return chain.from_iterable(map(repeat, of_runs, lengths))
+
+    def archived(self) -> Origins:
+        return Origins([run.archived() for run in self.runs], self.starts, self.count)
+
+
+_NO_GROUP: dict[str, Any] = {}
+
+
+class StateTensor(NamedTuple):
+    """A tensor of the state, where it was found, and its storage, by id; -1 bytes: it has none."""
+
+    tensor: Tensor
+    before: Path | None
+    how: str
+    what: Any
+    role: Role
+    owner: Owner | None
+    device: torch.device
+    nbytes: int
+    storage_id: int
+    storage_bytes: int
+
+    @property
+    def path(self) -> Path:
+        return make_path((self.before, self.how, self.what))
+
+
+class StateTensors(Rows[StateTensor]):
+    """The tensors of a state, in columns; a row is made on access.
+
+    `objects` are the tensors themselves, `metadata` is what was read from them.
+    """
+
+    def __init__(self, objects: Sequence[Tensor], metadata: Metadata, origins: Origins, order: Sequence[int]) -> None:
+        self.objects, self.metadata = objects, metadata
+        self._origins, self._order = origins, order  # the traversal also found composite tensors, which have no row
+
+    def __len__(self) -> int:
+        return len(self.objects)
+
+    def row(self, index: int) -> StateTensor:
+        devices, nbytes, storages, sizes = self.metadata[:4]
+        origin = self._origins.of(self._order[index])
+        return StateTensor(self.objects[index], *origin, devices[index], nbytes[index], storages[index], sizes[index])
+
+    def likenesses(self, indices: Sequence[int]) -> Iterator[Hashable]:
+        """A key that is equal for tensors that differ only in their parameter; None: no other tensor is alike."""
+        return self._origins.likenesses([self._order[index] for index in indices])
+
+    def roles(self) -> Sequence[Role]:
+        return self._in_order(list(self._origins.roles()))
+
+    def made_anew(self) -> list[int]:
+        """The inner tensors of sparse tensors: each access returns a new object, so their ids mean nothing later."""
+        return [index for index, how in enumerate(self._in_order(list(self._origins.hows()))) if how is CALL]
+
+    def _in_order(self, found: list[T]) -> list[T]:
+        return found if len(found) == len(self) else [found[index] for index in self._order]
+
+    def archived(self) -> StateTensors:
+        """The same, without the tensors."""
+        return StateTensors([_PLACEHOLDER] * len(self), self.metadata, self._origins.archived(), self._order)
+
+
+_PLACEHOLDER = torch.empty(0, device="meta")
+
+
+class StateStorage(NamedTuple):
+    """A storage: the tensors on it, by their indices, and the spans of its bytes that they reach.
+
+    With several tensors, `offsets` has the storage offset of each, in elements. Several storages over the same memory
+    are one; `address` is where that memory starts. A negative size: the device has no storages.
+    """
+
+    indices: tuple[int, ...]
+    device: torch.device
+    storage_bytes: int
+    spans: tuple[tuple[int, int], ...]
+    offsets: tuple[int, ...] = ()
+    address: int | None = None
+
+    @property
+    def opaque(self) -> bool:
+        return self.storage_bytes < 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are copied when it moves."""
+        return sum(stop - start for start, stop in self.spans)
+
+
+class StateStorages(Rows[StateStorage]):
+    """The storages, by the index of the first tensor on each; a row is made on access.
+
+    `special` holds those with several tensors, and those of which the tensors reach only a part.
+    """
+
+    def __init__(self, metadata: Metadata, firsts: Sequence[int], special: Mapping[int, StateStorage]) -> None:
+        self.metadata, self.firsts, self.special = metadata, firsts, special
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def row(self, index: int) -> StateStorage:
+        return self.at(self.firsts[index])
+
+    def at(self, first: int) -> StateStorage:
+        """The storage on which this is the first tensor."""
+        special = self.special.get(first)
+        if special is not None:
+            return special
+        size = self.metadata.storage_bytes[first]
+        return StateStorage((first,), self.metadata.devices[first], size, ((0, size),))
+
+    def shared(self) -> list[StateStorage]:
+        """The storages with more than one tensor."""
+        return [storage for storage in self.special.values() if len(storage.indices) > 1]
 
 
 class Composite(NamedTuple):

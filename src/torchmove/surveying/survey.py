@@ -11,18 +11,15 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from torchmove.internals.collector import without_collector
 from torchmove.internals.graphs import in_live_graphs, with_spent_graphs
+from torchmove.internals.guards import plain_torch, without_collector
 from torchmove.internals.metadata import read_metadata_of_wholes, view_of
-from torchmove.internals.modes import plain_torch
-from torchmove.internals.shared_memory import SharedRange, shared_ranges
+from torchmove.internals.storages import SharedRange, shared_ranges
 from torchmove.internals.stored import is_frozen
 from torchmove.internals.views import reached
 from torchmove.surveying.children import Diagnostic
-from torchmove.surveying.inventory import FoundDiagnostic, Inventory
+from torchmove.surveying.inventory import FoundDiagnostic, Inventory, StateStorage, StateStorages, StateTensors
 from torchmove.surveying.paths import ATTRIBUTE, ITEM, NOWHERE, Path, root_path
-from torchmove.surveying.storages import StateStorage, StateStorages
-from torchmove.surveying.tensors import StateTensors
 from torchmove.surveying.traversal import Traversal
 
 

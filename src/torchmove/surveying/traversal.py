@@ -1,4 +1,8 @@
-"""Traverse the given objects and everything attached to their tensors, and collect the tensors found."""
+"""The traversal of a state: from holder to holder, by the readers, to every tensor.
+
+It goes in waves: through the holders, then through the gradients, hooks and attributes of the tensors found on the way,
+and so on. It only collects the tensors; their metadata is read in columns, many at a time, which is faster.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +34,20 @@ from torchmove.surveying.children import (
 )
 from torchmove.surveying.composites import Unmovable, decompose, is_view_of_storage
 from torchmove.surveying.helpers import places_of
-from torchmove.surveying.inventory import Composite, FoundDiagnostic, OtherPaths, RememberedDevice
+from torchmove.surveying.inventory import (
+    Composite,
+    FoundDiagnostic,
+    GradientRun,
+    Origins,
+    OtherPaths,
+    RememberedDevice,
+    StateRun,
+    TensorRun,
+    make_child_run,
+)
 from torchmove.surveying.paths import KEYED, MEMBER, NOWHERE, Path, make_path
 from torchmove.surveying.readers import reader_for
 from torchmove.surveying.readers.outside import read_data, why_data
-from torchmove.surveying.tensors import GradientRun, Origins, StateRun, TensorRun, make_child_run
 
 
 def attached_to(tensor: Tensor, besides: tuple[Tensor, ...] = ()) -> Iterator[Child]:

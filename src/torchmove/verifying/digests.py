@@ -14,11 +14,11 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
+from torchmove.internals.guards import plain_torch
 from torchmove.internals.metadata import COPIED_AS_BYTES, offset_of
-from torchmove.internals.modes import plain_torch
 from torchmove.internals.views import BITS
 from torchmove.planning.plan import Digest
-from torchmove.surveying.tensors import StateTensors
+from torchmove.surveying.inventory import StateTensors
 
 _COLUMNS = 4096
 _SMALL = 16 * _COLUMNS  # elements

@@ -15,9 +15,8 @@ from torch.optim import Optimizer
 
 from torchmove.devices import is_same_device
 from torchmove.planning.plan import Plan
-from torchmove.surveying.inventory import Inventory
+from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.surveying.paths import ATTRIBUTE, CALL
-from torchmove.surveying.tensors import StateTensor
 from torchmove.verifying.digests import digests
 from torchmove.verifying.verdict import Finding, Verdict
 

@@ -1,4 +1,8 @@
-"""The ring: page-locked host buffers that the staged mover copies through, one ring per process."""
+"""The ring: page-locked slots, threads that serve them, and a copy stream for each device. Made once per process.
+
+The best size of a slot is measured when the ring is made: a small slot keeps Python too busy, a large one has left the
+processor's cache before the copy engine reads it.
+"""
 
 from __future__ import annotations
 

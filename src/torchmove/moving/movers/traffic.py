@@ -1,4 +1,10 @@
-"""Pipelined copies through the ring's page-locked slots: pieces of large storages, bundles of small ones."""
+"""Copies through page-locked slots, by threads and a copy engine that work at the same time.
+
+Large storages are copied in pieces of a slot. Small ones are copied in bundles: many in one slot, over the link
+together, then each into a storage of its own. For small tensors the time goes into Python, not into the link, so a
+bundle takes a few calls that release Python's lock, and several bundles are in flight at once. Tensors of one shape are
+gathered and split by one call each.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from torchmove.internals.interrupts import HeldInterrupts
-from torchmove.internals.modes import plain_torch
+from torchmove.internals.guards import HeldInterrupts, plain_torch
 from torchmove.internals.views import copy_alone, empty_like_each, filled, is_shared_out, rows_apart
 from torchmove.moving.batches import Advance
 from torchmove.moving.movers.workers import Done, Task, Workers

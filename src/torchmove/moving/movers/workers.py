@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from torchmove.internals.modes import plain_torch
+from torchmove.internals.guards import plain_torch
 
 Task = Callable[[], None]
 Done = SimpleQueue[tuple[int, BaseException | None]]

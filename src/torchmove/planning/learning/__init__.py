@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchmove.internals.stored import ATOMS, stored_dict
-from torchmove.planning.learning.contained import contained
-from torchmove.planning.learning.device import FirstStepMode, GivenUp
+from torchmove.planning.learning.device import FirstStepMode, GivenUp, contained
 from torchmove.planning.learning.making import Maker, Unmakable, distinct, named_options, set_gradients
 from torchmove.planning.learning.places import (
     UNNAMED,

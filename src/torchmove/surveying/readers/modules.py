@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from torchmove.internals.fsdp import (
+from torchmove.internals.distributed import (
     SHARDED_MODULE,
     flat_of,
     fsdp_obstacle,

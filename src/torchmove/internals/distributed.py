@@ -1,14 +1,16 @@
-"""The records that FSDP (`fully_shard`) keeps for the shards of a module, besides the parameters that it registers.
+"""What FSDP2 and DistributedDataParallel keep for themselves.
 
-Each shard is a view of a flat, padded tensor that FSDP gathers from. If the two move together, FSDP's records stay
-valid.
+Each shard of FSDP is a view of a flat, padded tensor that FSDP gathers from. If the two move together, FSDP's records
+stay valid.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 SHARDED_MODULE = "torch.distributed.fsdp:FSDPModule"
@@ -55,3 +57,14 @@ def fsdp_obstacle(shard: Any) -> str:
 def is_gathered(shard: Any) -> bool:
     """Whether the full parameter is registered instead of the shard, as FSDP leaves it after some forwards."""
     return getattr(shard.sharded_state, "name", "SHARDED") != "SHARDED"
+
+
+def remove_autograd_hooks(model: Any) -> None:
+    """Stop the wrapper from reducing gradients."""
+    model._remove_autograd_hooks()
+
+
+def timeout_of(group: Any, kind: str) -> datetime.timedelta | None:
+    """The timeout of a process group's backend for a device type."""
+    found = group._get_backend(torch.device(kind)).options._timeout
+    return found if isinstance(found, datetime.timedelta) else None
