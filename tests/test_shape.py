@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import torchmove as tm
+from torchmove import reporting
 
 SOURCE = Path(tm.__file__).parent
 FILES = {
@@ -147,6 +149,11 @@ def test_what_is_switched_is_opened_twice(module):
     assert len(re.findall(r"with HeldInterrupts\(\)", code)) == len(
         re.findall(r"with HeldInterrupts\(\) as (\w+), \1:", code)
     )
+
+
+@pytest.mark.parametrize(("kind", "file"), reporting._FILES.items())
+def test_every_kind_of_result_has_its_report(kind, file):
+    assert issubclass(getattr(import_module(f"torchmove.reporting.{file}"), f"{kind}Report"), reporting.Report)
 
 
 def test_the_public_names_are_these():

@@ -176,7 +176,7 @@ def with_shared_versions(several: Sequence[Rebinding]) -> list[Rebinding]:
     tensor that has the right counter.
     """
     rebindings = list(several)
-    if not any(each.by_swap for each in rebindings):
+    if len(rebindings) < 2 or not any(each.by_swap for each in rebindings):
         return rebindings
     for indices in by_counter([each.tensor for each in rebindings]):
         kept = [each.tensor for each in map(rebindings.__getitem__, indices) if not each.by_swap]

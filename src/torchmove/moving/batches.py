@@ -139,6 +139,11 @@ class CopyBatch(Rows[StorageCopy]):
     def __len__(self) -> int:
         return len(self.sources)
 
+    def __iter__(self) -> Iterator[StorageCopy]:
+        storages, placement = self.moves.storages, self.moves.placement
+        for source, first, is_dense in zip(self.sources, self.moves.firsts, self.dense, strict=True):
+            yield StorageCopy(source, storages.at(first), placement[first], is_dense)
+
     def some(self, indices: Sequence[int]) -> CopyBatch:
         """The copies at some indices, in that order."""
         firsts = [self.moves.firsts[index] for index in indices]

@@ -18,8 +18,7 @@ R = TypeVar("R", bound=Result)
 # The module here that reports each kind of result.
 _FILES = {
     **dict.fromkeys(("Inventory", "Plan", "Receipt", "Verdict"), "chain"),
-    **dict.fromkeys(("Parked", "Swap"), "parking"),
-    "ByRank": "ranks",
+    **dict.fromkeys(("Parked", "Swap", "ByRank"), "parking"),
     "Rehearsal": "rehearsal",
     **dict.fromkeys(("Contents", "Relocated"), "checkpoints"),
     **dict.fromkeys(("Devices", "Bench"), "machine"),

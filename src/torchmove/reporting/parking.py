@@ -1,4 +1,4 @@
-"""Reports of Parked and Swap."""
+"""Reports of parked states, of swaps, and of all ranks in one table."""
 
 from __future__ import annotations
 
