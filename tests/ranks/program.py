@@ -246,7 +246,7 @@ def ddp() -> None:
         one[0](torch.ones(1, 6))
     except RuntimeError as error:
         said = str(error)
-    assert "use what it returned" in said
+    assert "Fix: model = tm.rewrap(model" in said
 
 
 # ---------------------------------------------------------------- something goes wrong on one rank

@@ -99,5 +99,5 @@ def test_the_agreement_costs_the_same_however_many_tensors_there_are():
 
 
 def test_rewrap_says_what_it_takes():
-    with pytest.raises(TypeError, match=r"tm\.move moves that"):
+    with pytest.raises(TypeError, match=r"Fix: tm\.move"):
         tm.rewrap(nn.Linear(2, 2), to="cpu")
