@@ -1,6 +1,6 @@
-"""What a step saves and loads. No file is written: what it saves to a path is kept in memory, to be loaded again.
+"""Saving and loading in a step. No file is written: what the step saves to a path is kept in memory to be loaded again.
 
-torch.save opens its file before it looks at what to save: with stand-ins in it, it would leave a torn file behind.
+torch.save opens its file before it pickles, so that a failure on a stand-in would leave a broken file.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _WHY = "saving waits for the device and brings values to the CPU; a rehearsal do
 
 @contextmanager
 def files(company: ThreadTracking, undo: Undo) -> Iterator[None]:
-    """What others save meanwhile is saved, unless it is on the stage."""
+    """Patch torch.save, torch.load and file functions of `os` for the step; other threads write real files."""
     own = _Files(company, undo)
     with ExitStack() as patches:
-        # Whoever has bound torch.save before calls these by their names all the same.
+        # Internal functions of torch.save: code that imported `save` itself calls them too.
         for names, over in ((OPENING, own.opening), (SAVING, own.saving), (LOADING, own.loading)):
             for name in names:
                 patches.enter_context(patch.object(serialization, name, over(getattr(serialization, name))))
@@ -53,7 +53,7 @@ def files(company: ThreadTracking, undo: Undo) -> Iterator[None]:
 class _Files:
     def __init__(self, company: ThreadTracking, undo: Undo) -> None:
         self.company, self.undo = company, undo
-        self.written: dict[str, bytes | None] = {}  # by path; None: its values are not known
+        self.written: dict[str, bytes | None] = {}  # by path; None if the values are unknown
 
     @property
     def stage(self) -> SimulatedDevice:
@@ -96,12 +96,12 @@ class _Files:
         self.stage.not_written.add(os.path.basename(path))
 
     def _content(self, save: Callable[..., None], what: Any, pickle: Any, options: tuple[Any, ...]) -> bytes | None:
-        """What the file would have; None: there are values that are not known."""
+        """The content of the file; None if some values are unknown."""
         buffer = io.BytesIO()
         tag = serialization.location_tag
 
         def tagged(storage: Any) -> str:
-            place = self.stage.saved.get(storage.data_ptr())  # of what is behind a stand-in
+            place = self.stage.saved.get(storage.data_ptr())  # set for the memory behind stand-ins
             return tag(storage) if place is None else str(place)
 
         try:
@@ -148,7 +148,7 @@ class _Files:
         return self.stage.stand_in(tensor, place, loaded_on_cpu(self.stage.home) if place is CPU else None)
 
     def asked(self, ask: Callable[..., Any]) -> Callable[..., Any]:
-        """os.stat of a path where the step has saved something."""
+        """`os.stat`, which reports files that the step saved as existing."""
 
         def answered(path: Any, *given: Any, **options: Any) -> Any:
             saved = _path_of(path) if self.written and self.company.is_on_stage() else ""
@@ -160,7 +160,7 @@ class _Files:
         def removed(path: Any, *given: Any, **options: Any) -> None:
             if not (self.written and self.company.is_on_stage() and _path_of(path) in self.written):
                 remove(path, *given, **options)
-            self.written.pop(_path_of(path), None)  # what was saved before the step stays
+            self.written.pop(_path_of(path), None)  # a file from before the step stays in place
 
         return removed
 
@@ -175,7 +175,7 @@ class _Files:
         return renamed
 
     def skipping(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        """safetensors reads tensors by their addresses."""
+        """Skip functions of safetensors that read tensors by address."""
 
         def skipped(what: Any, *given: Any, **options: Any) -> Any:
             if not self.company.is_on_stage():
@@ -191,7 +191,7 @@ class _Files:
 
 
 class _Later:
-    """A file that is opened when it is first written to."""
+    """A file that is opened on first use."""
 
     def __init__(self, file: Any, open_now: Callable[[], AbstractContextManager[Any]]) -> None:
         self.file, self._open_now, self._closing = file, open_now, ExitStack()
@@ -211,12 +211,12 @@ class _Later:
 
 
 def _status(size: int) -> os.stat_result:
-    """Of an ordinary file."""
+    """The status of a regular file."""
     return os.stat_result((0o100644, 0, 0, 1, 0, 0, size, 0, 0, 0))
 
 
 def _safetensors() -> Any:
-    """Its part for torch, where it is installed: the step may be the first to import it."""
+    """safetensors.torch if installed, imported here because the step may be the first to import it."""
     try:
         return importlib.import_module("safetensors.torch")
     except ImportError:
@@ -224,7 +224,7 @@ def _safetensors() -> Any:
 
 
 def _path_of(file: Any) -> str:
-    """Of a path, or of a file that is open at one."""
+    """The real path of a path or an open file; "" if it has none."""
     named = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
     return os.path.realpath(named) if isinstance(named, (str, os.PathLike)) else ""
 
@@ -234,7 +234,7 @@ class _SentStorage(NamedTuple):
 
 
 def _sent_to(home: torch.device) -> Callable[..., _SentStorage]:
-    """For `storage.cuda(0)` in a function that torch.load is given: torch's own needs the device."""
+    """A replacement for `storage.cuda(0)` in a `map_location` function: the real one needs the device."""
 
     def sent(_: Any, device: Any = None, *__: Any, **___: Any) -> _SentStorage:
         if device is None or isinstance(device, int):
@@ -245,7 +245,7 @@ def _sent_to(home: torch.device) -> Callable[..., _SentStorage]:
 
 
 def _mapped(map_location: Any, storage: Any, tag: str) -> Any:
-    """As torch.load reads it."""
+    """The device that torch.load takes from `map_location` for a storage."""
     if map_location is None:
         return tag
     if isinstance(map_location, dict):

@@ -1,4 +1,8 @@
-"""A number that shapes alone do not give. It can be added up, averaged and printed; a decision by it cannot be made."""
+"""Overrides of torch functions on a simulated device, and `Guess`, the number that stands for an unknown `item()`.
+
+A torch function mode handles the calls that the dispatcher does not see: transfers between devices, factory functions,
+reads of values, and C++ code that reads a tensor's device or memory directly.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,10 @@ from torchmove.rehearsing.tensors import CPU, Sent, StandIn, leaves, mapped, pla
 
 
 class Guess(float):
-    """Instead of `loss.item()`: one, to whatever is done with it, so that its reciprocal and its logarithm exist."""
+    """The result of `item()` when the value is not known: arithmetic treats it as 1.0, and branching on it raises.
+
+    One rather than zero, so that its reciprocal and its logarithm exist.
+    """
 
     def __new__(cls, value: float = 1.0) -> Guess:
         return super().__new__(cls, value)
@@ -61,7 +68,7 @@ def _calculating(name: str) -> Callable[..., Any]:
     def calculated(self: Guess, *others: Any) -> Any:
         try:
             found = calculate(float(self), *map(_plain, others))
-        except ArithmeticError:  # a division by zero, which the real number may not be
+        except ArithmeticError:  # a division by zero that the real number may not cause
             return Guess()
         return Guess(found) if type(found) is float else found
 
@@ -83,14 +90,14 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
     def done(self) -> Any:
-        """To torch's C++ everything is on the CPU, whatever the default device is; nothing there can pin memory."""
+        """Run the function with any device= replaced by the CPU, and without pinning, which needs an accelerator."""
         kwargs = {**self.kwargs, "pin_memory": False} if self.kwargs.get("pin_memory") else self.kwargs
         given = kwargs.get("device") is not None or self.func in _CONSTRUCTORS
         return self.func(*self.args, **({**kwargs, "device": CPU} if given else kwargs))
 
 
 class _Making:
-    """Where tensors come to be that a call makes from nothing, and their origin: found when the first one is made."""
+    """The device and the origin of the tensors that a call creates, computed when it creates the first one."""
 
     __slots__ = ("before", "call", "disguise", "found")
 
@@ -105,6 +112,8 @@ class _Making:
 
 
 class FunctionOverrides(TorchFunctionMode):
+    """Runs the step's torch function calls as the simulated device would."""
+
     def __init__(self, stage: SimulatedDevice) -> None:
         super().__init__()
         self.stage = stage
@@ -154,12 +163,12 @@ class FunctionOverrides(TorchFunctionMode):
         return Made(place, None if place is self.stage.home else next(filter(None, origins), None))
 
     def asked_for(self, device: Any) -> Origin:
-        """Of a tensor that was to be on this very device."""
+        """The origin of a tensor created on `device` on request."""
         _, origin = self.stage.cpus.get(id(device), (None, None))
         return origin or asked_for(self.stage, self.place(device))
 
     def default_place(self) -> torch.device:
-        """Where `torch.set_default_device` says; torch itself would make a tensor there to tell."""
+        """The default device. `torch.get_default_device` would create a tensor there to find out."""
         context = default_device_context.__dict__.get("device_context")
         if context is self.stage.given_context and self.stage.default_device is not None:
             return self.stage.default_device
@@ -174,13 +183,13 @@ class FunctionOverrides(TorchFunctionMode):
 
     @contextmanager
     def torchs_words(self) -> Iterator[None]:
-        """Around a call that reads the step's arguments as torch does: what it refuses is the step's error."""
+        """Report errors of torch's own argument parsing as errors of the step."""
         try:
             yield
         except (RuntimeError, TypeError) as error:
             self.stage.refuse(error)
 
-    # ------------------------------------------------------------ from one device to another
+    # ------------------------------------------------------------ transfers between devices
 
     def to(self, call: Call) -> Tensor:
         tensor, *rest = call.args
@@ -199,7 +208,7 @@ class FunctionOverrides(TorchFunctionMode):
         return self.send(tensor, place, dtype, copy=copy, memory_format=memory_format, asked=asked)
 
     def read_to(self, rest: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """By torch's own parser, which knows no device by a number where there is no accelerator."""
+        """Parse arguments of `to` with torch's parser, which rejects device indices if there is no accelerator."""
         rest = [self.place(each) if type(each) is int else each for each in rest]
         if type(kwargs.get("device")) is int:
             kwargs = {**kwargs, "device": self.place(kwargs["device"])}
@@ -216,7 +225,7 @@ class FunctionOverrides(TorchFunctionMode):
         return self.send(tensor, device, other.dtype, asked=device)
 
     def type(self, call: Call) -> Any:
-        """A type's name has a device in it: torch.cuda.FloatTensor."""
+        """`Tensor.type`. A type such as torch.cuda.FloatTensor names a device too."""
         tensor = call.args[0]
         kind = call.args[1] if len(call.args) > 1 else call.kwargs.get("dtype")
         if kind is None:
@@ -237,7 +246,7 @@ class FunctionOverrides(TorchFunctionMode):
         return self.send(tensor, place, dtype)
 
     def as_tensor(self, call: Call) -> Any:
-        """A tensor stays what it is, where no other device or dtype is asked for."""
+        """`torch.as_tensor`: returns the tensor itself unless another device or dtype is requested."""
         data = call.args[0] if call.args else call.kwargs.get("data", call.kwargs.get("obj"))
         if torch.is_storage(data):
             return self.of_storage(call)
@@ -249,14 +258,14 @@ class FunctionOverrides(TorchFunctionMode):
         return self.send(data, place, dtype, copy=bool(call.kwargs.get("copy")), asked=device)
 
     def of_storage(self, call: Call) -> Any:
-        """Real bytes, as of a file that is mapped."""
+        """A tensor over a storage with real bytes, such as a memory-mapped file."""
         place = self.place(call.kwargs.get("device", CPU))
         with outside_simulation():
             tensor = call.done()
         return self.stage.stand_in(tensor, place, loaded_on_cpu(self.stage.home) if place is CPU else None)
 
     def of_values(self, call: Call) -> Any:
-        """torch.tensor([a, b]) reads the values of a and b, one by one."""
+        """`torch.tensor([a, b])`, which reads the values of a and b."""
         inside = [each for each in leaves(call.args[:1]) if isinstance(each, StandIn)]
         if isinstance(call.args[0] if call.args else call.kwargs.get("data"), StandIn):
             return self.of_tensor(call)
@@ -278,7 +287,7 @@ class FunctionOverrides(TorchFunctionMode):
         return self.stage.adopt(Call(call.func, (values, *call.args[1:]), {**call.kwargs, "dtype": dtype}).done())
 
     def of_tensor(self, call: Call) -> Any:
-        """torch.tensor(x): a copy of x, on its device where no other is asked for."""
+        """`torch.tensor(x)`: a copy of x, on its device unless another is requested."""
         given = dict(zip(("data", "dtype", "device"), call.args, strict=False)) | call.kwargs
         data, device = given["data"], given.get("device")
         self.warn_of_copy("torch.tensor(sourceTensor)")
@@ -287,7 +296,7 @@ class FunctionOverrides(TorchFunctionMode):
         return self.copied(data, device, given)
 
     def new_tensor(self, call: Call) -> Any:
-        """x.new_tensor(y): a copy of y, on the device of x where no other is asked for."""
+        """`x.new_tensor(y)`: a copy of y, on the device of x unless another is requested."""
         data = call.args[1] if len(call.args) > 1 else call.kwargs.get("data")
         if not isinstance(data, StandIn) or not isinstance(call.args[0], StandIn):
             return call.done()
@@ -296,14 +305,14 @@ class FunctionOverrides(TorchFunctionMode):
         return self.copied(data, call.args[0].device if device is None else device, call.kwargs)
 
     def copied(self, data: StandIn, device: Any, given: dict[str, Any]) -> Tensor:
-        """A leaf with the values of `data`; None: it stays where that is."""
+        """A leaf with the values of `data`, on its device if `device` is None."""
         place = None if device is None else self.place(device)
         asked = None if place is data._place else place
         copied = self.send(data.detach(), asked, given.get("dtype"), copy=True, asked=device)
         return copied.requires_grad_(bool(given.get("requires_grad")))
 
     def warn_of_copy(self, written: str) -> None:
-        """As torch does, at the line of the user's."""
+        """Issue torch's warning about copying a tensor this way, at the user's line."""
         frame, line = users_frame(), users_line()
         advised = "sourceTensor.detach().clone() or sourceTensor.detach().clone().requires_grad_(True)"
         warnings.warn_explicit(
@@ -313,7 +322,7 @@ class FunctionOverrides(TorchFunctionMode):
         )
 
     def new(self, call: Call) -> Any:
-        """`x.new(y)`, an old way to write a copy, refuses a tensor on another device."""
+        """`x.new(y)`, a legacy copy, which fails if y is on another device."""
         tensor, *rest = call.args
         other = rest[0] if rest else None
         if isinstance(tensor, StandIn) and isinstance(other, StandIn) and other._place is not tensor._place:
@@ -327,7 +336,7 @@ class FunctionOverrides(TorchFunctionMode):
         return isinstance(tensor, StandIn) and self.stage.is_pinned(tensor)
 
     def device(self, call: Call) -> torch.device:
-        """A number alone is one of an accelerator, and there may be none."""
+        """`torch.device(index)` has the simulated device's type: the machine may have no accelerator."""
         named = call.args[0] if call.args else call.kwargs.get("type", call.kwargs.get("device"))
         if type(named) is int and len(call.args) + len(call.kwargs) == 1:
             return torch.device(self.stage.home.type, named)
@@ -371,7 +380,7 @@ class FunctionOverrides(TorchFunctionMode):
         sent._fetched = place is CPU
         return sent
 
-    # ------------------------------------------------------------ looking at data
+    # ------------------------------------------------------------ reads of values
 
     def look(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
@@ -385,7 +394,7 @@ class FunctionOverrides(TorchFunctionMode):
             self.stage.guessed.setdefault(line, line.text)
             return Guess() if call.func is Tensor.item else 1.0
         if call.func is Tensor.__bool__ and called_from("torch/distributions/"):
-            return True  # the arguments of a distribution, which it validates
+            return True  # validation of a distribution's arguments
         raise CannotGoOn(f"{_name(call.func)} reads values")
 
     def numpy(self, call: Call) -> Any:
@@ -417,7 +426,7 @@ class FunctionOverrides(TorchFunctionMode):
         except Exception as error:
             self.stage.refuse(error)
 
-    # ------------------------------------------------------------ what torch's C++ does by itself
+    # ------------------------------------------------------------ C++ code that bypasses the dispatcher
 
     def set_data(self, call: Call) -> None:
         tensor, value = call.args
@@ -427,12 +436,12 @@ class FunctionOverrides(TorchFunctionMode):
         if tensor._part == "parameters":
             self.stage.weight_moved(tensor, value._place)
         tensor._behind, tensor._place, tensor._origin = value._behind, value._place, value._origin
-        tensor._sent = None  # what came of sending it was not thrown away
+        tensor._sent = None  # the result of the transfer is in use
         if tensor._part:
             self.stage.meter.mark(tensor._behind, tensor._part)
 
     def over_packed(self, call: Call) -> Any:
-        """What works on packed sequences reads the sizes of the batches by itself."""
+        """RNNs and padding over packed sequences, whose C++ reads the values of `batch_sizes`."""
         first, second, *rest = call.args
         if isinstance(second, StandIn) and second.dtype == torch.int64:
             if not self.stage.knows(second):
@@ -462,7 +471,7 @@ class FunctionOverrides(TorchFunctionMode):
         call.done()
 
     def write(self, call: Call) -> Any:
-        """Between devices: the gradient goes back to where the value came from."""
+        """`copy_` and `x[i] = y`, also between devices: the gradient returns to the device of y."""
         index = 2 if call.func is Tensor.__setitem__ else 1
         tensor, value = call.args[0], call.args[index] if len(call.args) > index else None
         if index == 2 and _puts(call.args[1]):
@@ -473,11 +482,11 @@ class FunctionOverrides(TorchFunctionMode):
         return call.done()
 
     def share(self, call: Call) -> Any:
-        """Memory that processes share, or memory of a device, which is: the same tensor."""
+        """`share_memory_` returns the same tensor: device memory is shared anyway."""
         return call.args[0]
 
     def by_address(self, call: Call) -> Any:
-        """torch's C++ reads and writes all tensors by their addresses, on the CPU."""
+        """A function whose C++ accesses the memory of its tensors directly, on the CPU."""
         given = [each for each in leaves(call.args) if isinstance(each, StandIn)]
         for each in given:
             if each._place is not CPU:
@@ -493,7 +502,7 @@ class FunctionOverrides(TorchFunctionMode):
         return mapped(lambda each: by_id[id(each)] if id(each) in by_id else self.stage.adopt(each, where), done)
 
     def ctc_loss(self, call: Call) -> Any:
-        """Lengths and targets may be on the CPU: torch takes them to where the rest is."""
+        """`ctc_loss`: torch itself sends lengths and targets to the device of `log_probs`."""
         names = ("log_probs", "targets", "input_lengths", "target_lengths")
         given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
         for name in names[1:]:
@@ -503,7 +512,7 @@ class FunctionOverrides(TorchFunctionMode):
         return Call(call.func, (*first, *call.args[4:]), given).done()
 
     def tensor_split(self, call: Call) -> Any:
-        """The CPU reads the indices by their address."""
+        """`tensor_split`, whose C++ reads the memory of the indices on the CPU."""
         tensor, indices, *rest = call.args if len(call.args) > 1 else (*call.args, None)
         if not isinstance(indices, StandIn):
             return call.done()
@@ -516,28 +525,28 @@ class FunctionOverrides(TorchFunctionMode):
         return Call(call.func, (tensor, values, *rest), call.kwargs).done()
 
     def unravel_index(self, call: Call) -> Any:
-        """torch's Python makes tensors of the sizes on the device of the indices, by torch.tensor."""
+        """`unravel_index`: torch implements it in Python, with torch.tensor on the device of the indices."""
         given = {**dict(zip(("indices", "shape"), call.args, strict=False)), **call.kwargs}
         with self:
             coordinates: Tensor = unravel_index(**given)
         return coordinates.unbind(-1)
 
     def memory(self, call: Call) -> Any:
-        """Addresses are those of what is behind: to tell storages apart, and safe to read."""
+        """Storages and addresses are those of the tensor behind the stand-in: distinct, and safe to read."""
         if not self.stage.knows(call.args[0]):
             return call.done()
         with outside_simulation():
             return call.func(call.args[0]._behind, *call.args[1:], **call.kwargs)
 
     def compared(self, call: Call) -> Any:
-        """torch's C++ compares the devices by itself, before any operation."""
+        """A function whose C++ compares devices before it dispatches any operation."""
         for stray in apart(leaves(call.args), self.stage.home, strict=True):
             self.stage.tell(stray, _name(call.func), users_line())
             stray._place = self.stage.home
         return call.done()
 
     def resize(self, call: Call) -> Any:
-        """A stand-in has the shape it was made with: another takes its place."""
+        """`resize_`: replaces the stand-in, whose shape is fixed."""
         tensor, *rest = call.args
         if not isinstance(tensor, StandIn):
             return call.done()
@@ -552,7 +561,7 @@ class FunctionOverrides(TorchFunctionMode):
         return tensor
 
     def parse_to(self, call: Call) -> Any:
-        """What Module.to reads of its arguments; of a tensor torch's C++ would read its own device."""
+        """The argument parser of Module.to, which would take the real device of a stand-in."""
         tensor = call.args[0] if call.args else call.kwargs.get("tensor")
         if isinstance(tensor, StandIn):
             return tensor.device, tensor.dtype, False, None
@@ -568,15 +577,14 @@ class FunctionOverrides(TorchFunctionMode):
         return self.with_bytes(call)
 
     def device_of(self, call: Call) -> Any:
-        """Of a tensor that is no stand-in: a sparse one, say."""
+        """The device of a tensor, also of one without a stand-in, such as a sparse tensor."""
         tensor = call.args[0]
         return tensor.device if isinstance(tensor, StandIn) else self.stage.itself(tensor)._place
 
 
 @contextmanager
 def hooks_overridden(stage: SimulatedDevice) -> Iterator[None]:
-    """Hooks of a backward pass, and of what is saved for it, are the user's code: torch leaves a mode out of the calls
-    that it makes."""
+    """Enable the overrides in backward hooks and saved-tensor hooks: torch calls these without the function mode."""
     run = engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -612,7 +620,7 @@ def hooks_overridden(stage: SimulatedDevice) -> Iterator[None]:
 
 
 def _puts(index: Any) -> bool:
-    """Does an assignment with this index call index_put_, which takes no values from another device, and not copy_?"""
+    """Whether an assignment with this index calls index_put_, which rejects values on another device, and not copy_."""
     if isinstance(index, tuple):
         return any(map(_puts, index))
     if isinstance(index, Tensor):
@@ -636,7 +644,7 @@ class _Send(torch.autograd.Function):
 
 
 def _has_outsiders(given: Any, stage: SimulatedDevice) -> bool:
-    """Is there a tensor among these that is no stand-in, or one of an earlier rehearsal?"""
+    """Whether these contain a tensor that is not a stand-in of this rehearsal."""
     for each in given:
         kind = type(each)
         if kind in _PLAIN or (kind is StandIn and each._stage is stage):
@@ -665,7 +673,7 @@ def _name(func: Any) -> str:
     return str(getattr(func, "__name__", func)).strip("_")
 
 
-_NEAR = 4  # frames of the user's in which a statement may have thrown a result away
+_NEAR = 4  # user frames searched for the statement that discarded a result
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
 _CONSTRUCTORS = device_constructors()
 _ACTS: dict[Any, Callable[[FunctionOverrides, Call], Any]] = {

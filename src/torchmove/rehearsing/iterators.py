@@ -1,4 +1,4 @@
-"""Iterators that a step reaches and advances. A copy is advanced instead where there can be one; others are named."""
+"""Iterators that a step can advance. The step gets copies where Python can copy them; other advances are reported."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _PLAIN: tuple[Any, ...] = (
     *(type(reversed([])), type(reversed(range(0))), type(iter({}.values())), type(iter({}.items()))),
     *(itertools.count, itertools.repeat),
 )
-_COMPOSED = (zip, map, filter, enumerate, itertools.cycle)  # of other iterators, which are copied too
-_OF_PYTHON = ("builtins", "itertools", "_csv")  # where a class is whose iterators tell nothing of themselves
+_COMPOSED = (zip, map, filter, enumerate, itertools.cycle)  # wrap other iterators, which are copied too
+_OF_PYTHON = ("builtins", "itertools", "_csv")  # modules of iterator classes without inspectable state
 
 
 class Reached(NamedTuple):
-    """An iterator that is there before the step: what it is called, where it stands, and how to replace it."""
+    """An iterator that exists before the step: its name, and the functions that replace it where it is stored."""
 
     name: str
     iterator: Any
@@ -41,7 +41,7 @@ class Reached(NamedTuple):
 
 
 class Iterators:
-    """Those that a step reaches. `spare` them before it, and ask afterwards which have `advanced`."""
+    """The iterators that a step can reach. Call `spare` before the step and `advanced` after it."""
 
     def __init__(self, around: Captured, named: Mapping[str, Any], inventory: Inventory) -> None:
         self.reached: dict[int, Reached] = {}
@@ -52,7 +52,10 @@ class Iterators:
         self.before = {key: _standing(each.iterator) for key, each in self.reached.items()}
 
     def spare(self, arguments: Iterable[Any]) -> tuple[Any, ...]:
-        """Put copies in the place of those that can be copied; what is put is on the undo list. The new arguments."""
+        """Replace the iterators that can be copied, and return the step's arguments with the copies.
+
+        The undo list of the captured variables and holders restores the originals.
+        """
         copies: dict[int, Any] = {}
         for key, (_, iterator, puts) in self.reached.items():
             copied = _copied(iterator)
@@ -63,7 +66,7 @@ class Iterators:
         return tuple(copies.get(id(each), each) for each in arguments)
 
     def advanced(self) -> list[str]:
-        """What is to be said of those that are not where they were."""
+        """Messages about the iterators whose position changed."""
         said = "was advanced by the step and cannot be put back: make it again"
         return [
             f"{name} ({_kind(iterator)}) {said}"
@@ -86,18 +89,18 @@ def is_iterator(value: Any) -> bool:
 
 
 def _variables(around: Captured) -> Iterator[tuple[str, Any, Put | None]]:
-    """Of the module, and those that functions close over."""
+    """The module variables and closure variables that the step's functions use."""
     for (_, name), space in around.names.items():
         if name in space:
             yield from _with_inner(name, space[name], functools.partial(space.__setitem__, name))
     for function in around.functions:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            with suppress(ValueError):  # not filled yet
+            with suppress(ValueError):  # an empty cell
                 yield from _with_inner(name, cell.cell_contents, functools.partial(setattr, cell, "cell_contents"))
 
 
 def _members(named: Mapping[str, Any], inventory: Inventory) -> Iterator[tuple[str, Any, Put | None]]:
-    """Of the objects given, and of what these hold."""
+    """The given objects, and the attributes and elements of what they hold."""
     for name, value in named.items():
         yield from _with_inner(name, value, None)
     for holder, path in inventory.holders.values():
@@ -121,7 +124,7 @@ def _items(holder: Any) -> list[tuple[Any, Any]]:
 
 
 def _with_inner(name: str, value: Any, put: Put | None) -> Iterator[tuple[str, Any, Put | None]]:
-    """And what a method such as `loader.__next__`, or a partial, is bound to."""
+    """The value, and what it is bound to if it is a method such as `it.__next__` or a partial."""
     yield name, value, put
     if isinstance(value, (types.MethodWrapperType, types.BuiltinMethodType)):
         yield name, value.__self__, None
@@ -129,11 +132,11 @@ def _with_inner(name: str, value: Any, put: Put | None) -> Iterator[tuple[str, A
         yield from ((name, each, None) for each in (*value.args, *value.keywords.values()))
 
 
-# ---------------------------------------------------------------- where they stand
+# ---------------------------------------------------------------- positions
 
 
 def _standing(iterator: Any) -> list[Any]:
-    """What is not the same any more after an iterator was advanced, nor in the iterators that it reads."""
+    """Values that change when an iterator, or one that it reads from, is advanced."""
     found: list[Any] = []
     todo, seen = [iterator], {}
     while todo:
@@ -151,7 +154,7 @@ def _standing(iterator: Any) -> list[Any]:
 
 
 def _referents(each: Any) -> list[Any]:
-    """What an iterator refers to; a generator has its variables in its frame before Python 3.11."""
+    """What an iterator refers to. Before Python 3.11, a generator's variables are in its frame."""
     frame = each.gi_frame if isinstance(each, types.GeneratorType) else None
     found = gc.get_referents(each) if frame is None else gc.get_referents(each, frame)
     return [one for one in found if not isinstance(one, types.FrameType)]
@@ -166,7 +169,7 @@ def _position(each: Any) -> list[Any]:
         return [repr(each)] if isinstance(each, itertools.count) else []
     if hasattr(each, "__length_hint__"):
         return [each.__length_hint__()]
-    return [getattr(each, "line_num", None)]  # of a file of comma-separated values
+    return [getattr(each, "line_num", None)]  # a csv reader
 
 
 def _is_same(now: list[Any], before: list[Any]) -> bool:
@@ -181,7 +184,7 @@ def _apart(state: Any) -> Any:
 
 
 def _copied(iterator: Any) -> Any:
-    """A copy that goes on from where the iterator is; None: Python makes none that leaves the iterator alone."""
+    """A copy at the same position; None if Python cannot copy the iterator without advancing it."""
     kind = type(iterator)
     with suppress(TypeError, ValueError, AttributeError), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -193,7 +196,7 @@ def _copied(iterator: Any) -> Any:
             if any(one is None and each is not None for one, each in zip(inner, arguments, strict=True)):
                 return None
             made = make(*inner)
-            for each in state:  # of a cycle, the list of what it has seen, and whether that is all
+            for each in state:  # the state of a cycle: the elements so far, and whether it has started over
                 made.__setstate__(_apart(each))
             return made
     return None

@@ -1,4 +1,4 @@
-"""Loaders, and the other processes that they work in: these are not on the stage, and what they deliver is an input."""
+"""Data loaders in a step. Worker processes run outside the simulation, and their batches are inputs on the CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchmove.rehearsing.tensors import CPU, StandIn
 
 @contextmanager
 def delivered(stage: SimulatedDevice) -> Iterator[list[Any]]:
-    """Yields the loaders of the step whose workers would outlive it; `dismiss` ends those."""
+    """Patch loaders and processes; yields the step's loaders with persistent workers, which `dismiss` ends."""
     begin, following = DataLoader.__iter__, LoaderIterator.__next__
     bootstrap = getattr(Process, RUN_PROCESS)
     born: list[Any] = []
@@ -35,7 +35,7 @@ def delivered(stage: SimulatedDevice) -> Iterator[list[Any]]:
 
     def in_child(*args: Any, **kwargs: Any) -> Any:
         stage.over, stage.now.task, stage.now.making = True, None, None
-        stage.one_at_a_time = threading.RLock()  # a thread that is not here may have held the other
+        stage.one_at_a_time = threading.RLock()  # a thread of the parent process may have held the old lock
         return bootstrap(*args, **kwargs)
 
     def deliver(loading: Any) -> Any:
@@ -46,7 +46,7 @@ def delivered(stage: SimulatedDevice) -> Iterator[list[Any]]:
             (DataLoader, "__iter__", begun),
             (LoaderIterator, "__next__", deliver),
             (Process, RUN_PROCESS, in_child),
-            (reduction, "dump", _behind_the_scene(reduction.dump)),  # what a process is started with
+            (reduction, "dump", _behind_the_scene(reduction.dump)),  # arguments of a new process
             (reductions, "rebuild_tensor", _behind_the_scene(reductions.rebuild_tensor)),
         ]:
             patches.enter_context(patch.object(holder, name, value))
@@ -58,13 +58,13 @@ def delivered(stage: SimulatedDevice) -> Iterator[list[Any]]:
 
 def dismiss(born: list[Any]) -> None:
     for loader in born:
-        loader._iterator = None  # the last reference: the workers end
+        loader._iterator = None  # drops the last reference, which ends the workers
 
 
 def _delivered(stage: SimulatedDevice, each: Any) -> Any:
     if isinstance(each, Tensor):
         return _delivered_tensor(stage, each)
-    for holder in _holders(each, _DEEP):  # a batch of the user's own class, or of a library's
+    for holder in _holders(each, _DEEP):  # a batch of a user or library class
         for name, value in list(holder.items()):
             if isinstance(value, Tensor):
                 holder[name] = _delivered_tensor(stage, value, each)
@@ -72,7 +72,7 @@ def _delivered(stage: SimulatedDevice, each: Any) -> Any:
 
 
 def _holders(batch: Any, deep: int) -> Iterator[dict[Any, Any]]:
-    """The dicts in which an object keeps what it holds; of a graph batch the tensors are some way down."""
+    """The dicts of an object and of its values, to a depth: a graph batch keeps its tensors in nested objects."""
     is_closed = isinstance(batch, (Tensor, nn.Module, FunctionType, type))
     inside = batch if type(batch) is dict else getattr(batch, "__dict__", None)
     if type(inside) is dict and not is_closed:

@@ -1,7 +1,7 @@
-"""What to say of a tensor that is on the wrong device: which kind it is of, what it is to the user, and the remedy.
+"""Descriptions of tensors on the wrong device: the kind of mistake, the tensor's name in the user's code, and the fix.
 
-Each function here makes an Origin. Its words are put together when a problem is reported, from the code, the variables
-and the paths that lead to the tensor at that moment.
+The functions here return an `Origin`. Its text is composed only when a problem is reported, from the source code, the
+variables and the paths that lead to the tensor at that moment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import ATTRIBUTE, CELL, ITEM, REFERENT, Path, root_path
 
 _TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
-# A device by a variable or an attribute, and not by its name.
+# A device given by a variable or an attribute instead of a name.
 _REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\(\s*)(?!torch\.device\()[A-Za-z_][\w.]*")
 _HELD_IN_A_CONTAINER = "nn.ParameterList, nn.ModuleList or buffers; or tm.move, which finds it"
 _MOST_MEMBERS = 64
@@ -52,7 +52,7 @@ _CONVERTERS = {"from_numpy", "Tensor", "frombuffer"} | {
 
 
 def bare_root() -> Origin:
-    """A root that has no words: the origins below it have."""
+    """A root without a description: only the origins below it are described."""
     return Origin(_unsaid)
 
 
@@ -61,7 +61,7 @@ def _unsaid(_: Origin) -> Provenance:
 
 
 def name_of(device: torch.device) -> str:
-    """As a user would write it."""
+    """A device as a literal in user code."""
     return f'"{device}"' if device.index else f'"{device.type}"'
 
 
@@ -69,12 +69,12 @@ def name_of(device: torch.device) -> str:
 
 
 def given(path: Path, value: Any, tensor: Tensor, device: torch.device, root: Origin | None) -> Origin:
-    """Of a tensor of a batch: `value` is the object that the step is given."""
+    """The origin of a tensor in a batch. `value`: the object that the step receives."""
     return _input(tensor, device, lambda: (_root_name(path), str(path)), value, root=root)
 
 
 def delivered(stage: Any, tensor: Tensor, batch: Any = None) -> Origin:
-    """Of a tensor that a loader delivers, by itself or in a batch that has a `to` of its own."""
+    """The origin of a tensor from a DataLoader, alone or in a batch that has its own `to`."""
     if batch is None or not moves_itself(batch):
         return _input(tensor, stage.home, lambda: ("", ""), None, "the loader delivers it on cpu")
 
@@ -86,7 +86,7 @@ def delivered(stage: Any, tensor: Tensor, batch: Any = None) -> Origin:
 
 
 def loaded_on_cpu(home: torch.device) -> Origin:
-    """Of a tensor that torch.load or safetensors has put there."""
+    """The origin of a tensor that torch.load or safetensors loaded to the CPU."""
     line = users_line()
     file = re.search(r"\b(?:\w+\.)*(load_file|safe_open)(?=\()", line.text)
     remedy = f"{file[0]}(..., device={name_of(home)})" if file else f"torch.load(..., map_location={name_of(home)})"
@@ -126,17 +126,17 @@ def _input(
 
 
 def moves_itself(value: Any) -> bool:
-    """An object with a `to` of its own: a graph batch, the encoding of a tokenizer."""
+    """Whether an object has its own `to`, such as a graph batch or a tokenizer's encoding."""
     return not isinstance(value, Tensor) and callable(getattr(type(value), "to", None))
 
 
 def _moved_itself(root: str, name: str, value: Any, device: torch.device) -> str:
-    """What sends an object that has a `to` of its own; or the tensor that this has forgotten."""
+    """The statement that moves an object with its own `to`, or the tensor that this `to` omits."""
     return _kept_in_its_to(name, value, device) or f"{root} = {root}.to({name_of(device)})"
 
 
 def _kept_in_its_to(name: str, value: Any, device: torch.device) -> str:
-    """What the `to` of an object lacks that has sent others of its tensors; "": it has sent none."""
+    """The line missing from the `to` of an object whose other tensors were moved; "" if none were."""
     inside = [each for each in getattr(value, "__dict__", {}).values() if isinstance(each, Tensor)]
     if not any(each.device == device for each in inside):
         return ""
@@ -145,11 +145,11 @@ def _kept_in_its_to(name: str, value: Any, device: torch.device) -> str:
 
 
 class _Variable(NamedTuple):
-    """What the user's code calls a tensor: a variable, or an element of one."""
+    """The name of a tensor in the user's code: a variable, or an element of one."""
 
     name: str
-    holder: Any = None  # of an element
-    before: str = ""  # the variable that has it
+    holder: Any = None  # the container, if it is an element
+    before: str = ""  # the variable of the container
     key: Any = None
 
 
@@ -159,14 +159,14 @@ def users_name(tensor: Any) -> str:
 
 
 def _users_variable(tensor: Any) -> _Variable | None:
-    """In the user's own functions; else in those of libraries that they call."""
+    """The variable for a tensor, in the user's own functions or else in those of libraries."""
     frames = [*users_frames()] if tensor is not None else []
     own = [each for each in frames if not is_installed(each.f_code.co_filename)]
     return _variable_in(own, tensor) or _variable_in(frames, tensor)
 
 
 def _variable_in(frames: list[FrameType], tensor: Any) -> _Variable | None:
-    """Looked for from the step inward, a variable of its own before an element of another."""
+    """The variable for a tensor in these frames, outermost first; a plain variable before an element."""
     found: _Variable | None = None
     for frame in frames:
         variables = {name: value for name, value in _variables(frame).items() if name.isidentifier()}
@@ -181,7 +181,7 @@ def _variable_in(frames: list[FrameType], tensor: Any) -> _Variable | None:
 
 
 def computed_from(origin: Origin) -> Tensor | None:
-    """What the first variable has that was computed from a tensor which is in none itself."""
+    """The first variable's value that was computed from a tensor with no variable of its own."""
     for frame in users_frames():
         for name, value in _variables(frame).items():
             its = value._origin if isinstance(value, StandIn) and value._place is CPU else None
@@ -191,7 +191,7 @@ def computed_from(origin: Origin) -> Tensor | None:
 
 
 def _sent(found: _Variable | None, name: str, device: torch.device) -> str:
-    """The assignment that sends a variable; a tuple has to be made anew."""
+    """The assignment that moves a variable; a tuple is rebuilt."""
     to = f".to({name_of(device)})"
     if found is None or not isinstance(found.holder, tuple):
         return f"{name} = {name}{to}"
@@ -204,26 +204,29 @@ def _sent(found: _Variable | None, name: str, device: torch.device) -> str:
 
 
 def _collected(found: _Variable | None, device: torch.device) -> str:
-    """The assignment that sends all elements of a list of several, all of them on the CPU; "": it is no such list."""
+    """The assignment that moves a list of several CPU tensors; "" if it is not such a list."""
     members = found.holder if found is not None and type(found.holder) is list else []
     are_there = all(isinstance(each, StandIn) and each._place is CPU for each in members)
     return _all_sent(found.before, members, device) if found is not None and len(members) > 1 and are_there else ""
 
 
 def _all_sent(name: str, holder: Any, device: torch.device) -> str:
-    """The assignment that sends all elements of a list or a dict."""
+    """The assignment that moves all elements of a list or a dict."""
     return f"{name} = {each_of(name, f'.to({name_of(device)})', is_dict=isinstance(holder, dict))}"
 
 
 def each_of(name: str, method: str, *, is_dict: bool = False) -> str:
-    """What a method makes of the elements of a list or a dict."""
+    """The comprehension that calls a method on each element of a list or a dict."""
     if is_dict:
         return f"{{key: each{method} for key, each in {name}.items()}}"
     return f"[each{method} for each in {name}]"
 
 
 def _variables(frame: FrameType) -> dict[str, Any]:
-    """Before Python 3.13 a function's locals are a copy that stays with its frame, and would keep tensors alive."""
+    """The variables of a frame.
+
+    Before Python 3.13, `f_locals` is a dict cached on the frame; it is cleared so that it does not keep tensors alive.
+    """
     scope = frame.f_locals
     found = dict(scope)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(scope) is dict:
@@ -242,7 +245,7 @@ def _within(value: Any, tensor: Any) -> str | None:
 
 
 def _key_within(value: Any, tensor: Any) -> Any:
-    """The key, index or attribute under which a container has a tensor."""
+    """The key, index or attribute of a tensor in a container."""
     members: Iterator[tuple[Any, Any]] = iter(())
     if isinstance(value, Mapping) and len(value) <= _MOST_MEMBERS:
         members = ((key, value[key]) for key in value)
@@ -254,7 +257,7 @@ def _key_within(value: Any, tensor: Any) -> Any:
 
 
 def _shown(holder: Any, key: Any) -> str:
-    """How an element is written."""
+    """An element's key as it is written after the container's name."""
     if isinstance(holder, tuple) and hasattr(holder, "_fields"):
         return f".{holder._fields[key]}"
     if isinstance(holder, (Mapping, list, tuple)):
@@ -262,11 +265,11 @@ def _shown(holder: Any, key: Any) -> str:
     return f".{key}"
 
 
-# ---------------------------------------------------------------- made in the step
+# ---------------------------------------------------------------- created in the step
 
 
 def factory(stage: Any, name: str, line: Line) -> Origin:
-    """Of a tensor that was made in the step, and nobody said where; a module that is being built has one origin."""
+    """The origin of a tensor created in the step without device=; tensors of a module under construction share one."""
     home = stage.home
     module, outside = module_being_built()
     own = own_line() if is_installed(line.file) else None
@@ -276,20 +279,20 @@ def factory(stage: Any, name: str, line: Line) -> Origin:
     if module is None:
         call = Running.of(users_frame())
         return Origin(lambda _: _made(name, line, home, call), stage.root("factory", line, name, call))
-    stage.built[id(module)] = module  # it lives as long as its id is a key
+    stage.built[id(module)] = module  # keeps the id unique
     made_at = (own_line() if is_installed(outside.file) else None) or outside
     return Origin(lambda origin: _built(module, origin, made_at, home), stage.root("built", id(module)))
 
 
 def _made(name: str, line: Line, home: torch.device, running: Running | None = None) -> Provenance:
     converter = None if _call_in(line.text, {name}) else _call_in(line.text, _CONVERTERS)
-    if converter is not None:  # torch.FloatTensor(2, 3) comes by as torch.empty
+    if converter is not None:  # torch.FloatTensor(2, 3) calls torch.empty
         return _converted(line, home)
     call, written = running.written() if running is not None else (None, "")
     if call is None or _called(call) != name:
         call, written = _call_at(line, {name})
     if call is not None and any(each.arg == "generator" for each in call.keywords):
-        # With device= the generator would be on the wrong one.
+        # With device=, the generator would be on the wrong device.
         what = f"made on cpu by torch.{name} with a generator on cpu"
         return Provenance("factory", what, f"{written}.to({name_of(home)})", line)
     if call is None and line.text and not _may_go_on(line.text):
@@ -299,14 +302,14 @@ def _made(name: str, line: Line, home: torch.device, running: Running | None = N
 
 
 def _made_inside(by: str, line: Line, home: torch.device, inner: Line | None = None) -> Provenance:
-    """By something of torch's or a library's that the line calls."""
+    """A tensor created by library code that the line calls."""
     where = f"in {inner}, which this line calls" if inner else "inside of what this line calls"
     remedy = f"give what it calls a device, or tensors on {name_of(home)}; or send its result there"
     return Provenance("factory", f"made on cpu by {by} {where}", remedy, line)
 
 
 def _may_go_on(text: str) -> bool:
-    """A part of a statement of several lines: the call may be in another."""
+    """Whether a line is part of a multi-line statement, whose call may be on another line."""
     for code in (text, f"{text}\n    pass", f"if True: pass\n{text}\n    pass"):
         try:
             ast.parse(code)
@@ -324,7 +327,7 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
         what = f"{kind}.{contained} is on cpu: a module in a container that Module.to does not look into"
         return Provenance("container", what, "nn.ModuleList or nn.ModuleDict; or tm.move, which finds it")
     devices = {each.device for each in parameters_in(module)}
-    if devices == {home}:  # it was moved, and this stayed
+    if devices == {home}:  # the module was moved without this tensor
         if not any(each is tensor for each in held([module], Tensor, closed=())):
             what = f"a copy of a tensor of {kind}, made on cpu before {kind} was moved"
             return Provenance("factory", what, f"make it after {kind} was moved, or send it to {name_of(home)}", line)
@@ -342,7 +345,7 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
 
 
 def _contained_module(module: nn.Module, tensor: Any) -> str:
-    """The attribute in whose list or dict a module is that has this tensor."""
+    """The path of the submodule in a plain list or dict that has this tensor."""
     storage = _storage_of(tensor)
     for path, each in nn.Module.named_modules(module) if storage is not None else ():
         for name, value in vars(each).items():
@@ -356,13 +359,13 @@ def _contained_module(module: nn.Module, tensor: Any) -> str:
 
 
 def _storage_of(tensor: Any) -> int | None:
-    """Views share it: a layer computes with the transpose of its weight."""
+    """The storage of a tensor, which views share: a layer computes with the transpose of its weight."""
     behind = getattr(tensor, "_behind", None)
     return None if behind is None else behind.untyped_storage()._cdata
 
 
 def _attribute_of(module: nn.Module, tensor: Any) -> tuple[str, str]:
-    """The attribute that holds a tensor, and where in it: of a module or one inside of it."""
+    """The attribute of a module or submodule that holds a tensor, and the key within the attribute."""
     if tensor is None:
         return "", ""
     for path, each in nn.Module.named_modules(module):
@@ -374,7 +377,7 @@ def _attribute_of(module: nn.Module, tensor: Any) -> tuple[str, str]:
 
 
 def _module_moved(text: str, kind: str, home: torch.device) -> str:
-    """The line, or the variable in it, with the module sent to the device."""
+    """The statement that moves the module built on this line."""
     try:
         statements = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.stmt)]
         makes = (each for each in statements if hasattr(each, "value") and _call_in(ast.unparse(each), {kind}))
@@ -382,21 +385,21 @@ def _module_moved(text: str, kind: str, home: torch.device) -> str:
     except (SyntaxError, IndexError):
         return f"module = module.to({name_of(home)})"
     value = getattr(statement, "value", None)
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Call):  # built and called in one
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Call):  # built and called in one expression
         return f"{ast.unparse(value.func)}.to({name_of(home)})"
     name = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else "module"
     return f"{name} = {name}.to({name_of(home)})"
 
 
 def converted(stage: Any) -> Origin:
-    """Of a tensor that was made from an array or a list by a function of torch's that takes no device."""
+    """The origin of a tensor made from an array or a list by a torch function without a device argument."""
     line, home = users_line(), stage.home
     own = own_line() if is_installed(line.file) else None
     return Origin(lambda _: _converted(line, home, own), stage.root("converted", own or line))
 
 
 def _converted(line: Line, home: torch.device, own: Line | None = None) -> Provenance:
-    """`own`: the user's line, where a library has made it."""
+    """`own`: the user's line, if a library made the tensor."""
     found, call = _call_at(line, _CONVERTERS)
     name = ast.unparse(found.func) if found is not None else "torch from values"
     if own is not None:
@@ -405,18 +408,18 @@ def _converted(line: Line, home: torch.device, own: Line | None = None) -> Prove
 
 
 def _with_device(found: ast.Call | None, call: str, name: str, home: torch.device) -> str:
-    """The call as it is written, with the device."""
+    """The call as written, with device= added or replaced."""
     if found is None:
         return f"torch.{name}(..., device={name_of(home)})"
     given = next((each.value for each in found.keywords if each.arg == "device"), None)
-    if given is not None:  # a variable that says nothing
+    if given is not None:  # a variable that is None
         return call.replace(f"device={ast.unparse(given)}", f"device={name_of(home)}")
     inside = call[:-1].rstrip().rstrip(",")
     return f"{inside}{'' if inside.endswith('(') else ', '}device={name_of(home)})"
 
 
 def _call_at(line: Line, names: Container[str]) -> tuple[ast.Call | None, str]:
-    """The call of a function of one of these names, and how it is written: also one that goes on over several lines."""
+    """The call at a line to a function of one of these names, and its source; the call may span several lines."""
     found = _call_in(line.text, names)
     if found is not None:
         return found, ast.get_source_segment(line.text, found) or ""
@@ -430,13 +433,13 @@ def _call_at(line: Line, names: Container[str]) -> tuple[ast.Call | None, str]:
 
 
 def argument_of(line: Line, name: str) -> str:
-    """What the call at a line is given."""
+    """The source of the first argument of the call at a line."""
     call, _ = _call_at(line, {name})
     return ast.unparse(call.args[0]) if call is not None and call.args else ""
 
 
 def _call_in(text: str, names: Container[str]) -> ast.Call | None:
-    """The call of a function of one of these names in a line of code."""
+    """The call to a function of one of these names in a line of code."""
     for code in (text, f"{text}\n    pass", text.rstrip(",")):
         try:
             tree = ast.parse(code)
@@ -455,14 +458,14 @@ def _called(node: ast.Call) -> str:
     return getattr(node.func, "attr", getattr(node.func, "id", ""))
 
 
-# ---------------------------------------------------------------- put there by the step itself
+# ---------------------------------------------------------------- moved there by the step itself
 
 
 def asked_for(stage: Any, place: torch.device, *, by_name: bool = False) -> Origin:
-    """Of a tensor that was sent or made at a place that the line names or remembers."""
+    """The origin of a tensor on a device that the line gives by name or by a variable."""
     line, own = users_line(), own_line()
     if own is not None and is_installed(line.file) and _NAMES_CPU.search(own.text):
-        line, by_name = own, True  # a library does what the user's line asks of it
+        line, by_name = own, True  # a library follows the user's line
     return Origin(lambda _: _asked_for(place, line, by_name, stage.home), stage.root("asked", place, line))
 
 
@@ -474,7 +477,7 @@ def _asked_for(place: torch.device, line: Line, by_name: bool, home: torch.devic
 
 
 def _renamed(text: str, place: torch.device, home: torch.device) -> str:
-    """The line without the device that it names."""
+    """The line with the right device in place of the one that it names."""
     changed = text.partition("  #")[0].strip()
     if place.type == "cpu":
         changed = changed.replace(".cpu()", "")
@@ -483,7 +486,7 @@ def _renamed(text: str, place: torch.device, home: torch.device) -> str:
 
 
 def brought_to_numpy(tensor: StandIn, frame: FrameType | None) -> str:
-    """What makes an array of a tensor on the device: of all elements, where it is in a list."""
+    """The expression that converts a device tensor, or all elements of its list, to numpy."""
     fetched = f"{'.detach()' if tensor.requires_grad else ''}.cpu().numpy()"
     found = _users_variable(tensor)
     if found is not None and isinstance(found.holder, (list, tuple)) and len(found.holder) > 1:
@@ -497,12 +500,12 @@ def brought_to_numpy(tensor: StandIn, frame: FrameType | None) -> str:
 
 
 def named_for_numpy(tensor: StandIn) -> str:
-    """A tensor that a line hands to numpy, as the line or the user's variable names it."""
+    """The name of a tensor passed to numpy, from the line or the user's variables."""
     return handed_to_numpy(users_line().text) or users_name(tensor) or "(...)"
 
 
 def handed_to_numpy(text: str) -> str:
-    """The expression whose `.numpy()` a line asks for, or that it gives to `np.from_dlpack`."""
+    """The expression that a line calls `.numpy()` on or passes to `np.from_dlpack`."""
     for code in (text, f"{text}\n    pass", text.rstrip(",")):
         try:
             tree = ast.parse(code)
@@ -517,7 +520,7 @@ def handed_to_numpy(text: str) -> str:
 
 
 def following(origin: Origin | None, other: Origin | None) -> Origin | None:
-    """Of a tensor that was sent to where another is: what is wrong is wrong with the other."""
+    """The origin of a tensor that was sent to the device of another, misplaced tensor: the other's."""
     if origin is None or other is None:
         return origin
     follows = Origin(lambda _: other.described(), other)
@@ -526,18 +529,18 @@ def following(origin: Origin | None, other: Origin | None) -> Origin | None:
 
 
 def says_cpu(line: Line) -> bool:
-    """Is the CPU named where a tensor is sent: `.to("cpu")`?"""
+    """Whether a line contains `.to("cpu")`."""
     return re.search(r"""\.to\(\s*(torch\.device\(\s*)?["']cpu["']""", line.text) is not None
 
 
 def kept_on_cpu(origin: Origin, line: Line, home: torch.device) -> Origin:
-    """Of a tensor that was on the CPU and was sent there by name."""
+    """The origin of a CPU tensor that was sent to the CPU again, by name."""
     there = _renamed(line.text.replace(".cpu()", f".to({name_of(home)})"), torch.device("cpu"), home)
     return Origin(lambda _: Provenance("hard-coded", "it was put on cpu by name", there, line), origin)
 
 
 def sent_in_vain(origin: Origin | None, line: Line, home: torch.device) -> Origin | None:
-    """Of a tensor that was on the CPU and was sent there, by a device that the line remembers."""
+    """The origin of a CPU tensor that was sent to the CPU again, through a variable with an outdated device."""
     own = own_line()
     if origin is not None and own is not None and is_installed(line.file) and _NAMES_CPU.search(own.text):
         return kept_on_cpu(origin, own, home)
@@ -552,7 +555,7 @@ def sent_in_vain(origin: Origin | None, line: Line, home: torch.device) -> Origi
 
 
 def thrown_away(origin: Origin | None, lines: list[Line], home: torch.device) -> Provenance:
-    """`lines`: the user's lines that led to the sending, inward first."""
+    """The mistake of a discarded `.to()` result. `lines`: the user's lines that led to the call, innermost first."""
     what = "the result of .to() was thrown away, and .to() changes nothing in place"
     tensor = origin.tensor() if origin is not None and origin.tensor is not None else None
     found = _users_variable(tensor)
@@ -560,20 +563,18 @@ def thrown_away(origin: Origin | None, lines: list[Line], home: torch.device) ->
     is_in_a_tuple = found is not None and isinstance(found.holder, tuple)
     for line in lines:
         sent = _sent_by(line.text)
-        if (
-            sent and not is_in_a_tuple and (name == "x" or name.startswith(sent))
-        ):  # else `sent` is the variable of a loop
+        if sent and not is_in_a_tuple and (name == "x" or name.startswith(sent)):  # else `sent` is a loop variable
             return Provenance("thrown-away", what, f"{sent} = {_statement(line.text)}", line)
     return Provenance("thrown-away", what, _sent(found, name, home), lines[0] if lines else None)
 
 
 def _statement(text: str) -> str:
-    """Without a comment behind it."""
+    """A statement without its trailing comment."""
     return ast.get_source_segment(text, ast.parse(text).body[0]) or text
 
 
 def _sent_by(text: str) -> str:
-    """The variable that a statement sends and does not keep: `batch.to("cuda")`, `{... for ... in batch.items()}`."""
+    """The variable in a statement that discards the result of `.to`, such as `batch.to("cuda")` or a comprehension."""
     try:
         (statement,) = ast.parse(text).body
     except (SyntaxError, ValueError):
@@ -587,20 +588,20 @@ def _sent_by(text: str) -> str:
 
 
 def _is_place(node: ast.AST) -> bool:
-    """self.x, but not the method that is called on something."""
+    """Whether a node is an attribute such as `self.x`, and not a method such as `.to`."""
     return isinstance(node, ast.Attribute) and node.attr not in ("to", "cuda", "items", "values", "type")
 
 
-# ---------------------------------------------------------------- none of the given objects'
+# ---------------------------------------------------------------- outside the given objects
 
 
 def outsider(tensor: Tensor, home: torch.device) -> Origin:
-    """Of a tensor that is none of the given objects'. What holds it tells what it is."""
+    """The origin of a tensor from outside the given objects, described by what refers to it."""
     return Origin(lambda _: _outside(tensor, home))
 
 
 def not_sent(name: str, owner: str, home: torch.device) -> Origin:
-    """Of a tensor that was sent under another name only. `owner`: the class whose attribute it is."""
+    """The origin of a tensor whose `.to()` result has another name. `owner`: the class whose attribute it is."""
     where = f"in {owner}: " if owner else ""
     remedy = f"{where}{name} = {name}.to({name_of(home)})" + ("" if owner else " before the step")
     return Origin(lambda _: Provenance("loss", f"{name} is on cpu: the result of .to() has another name", remedy))
@@ -624,31 +625,31 @@ def _outside(tensor: Tensor, home: torch.device) -> Provenance:
 
 
 def _before(sending: str, given: str) -> str:
-    """What sends an object to the device before the step. `given`: the object that can be given, with it."""
+    """The fix that moves an object before the step. `given`: the object to pass to tm.move instead."""
     when = "" if sending.startswith("send ") else " before the step"
     return f"{sending}{when}; or give {given} to tm.move, and to the rehearsal"
 
 
 def _is_kept(holder: object) -> bool:
-    """Is it something that lasts longer than the step: the variables of a module, the attributes of an object?"""
+    """Whether a container outlives the step, such as a module's variables or an object's attributes."""
     if type(holder) not in (dict, list, tuple):
         return False
     owners = gc.get_referrers(holder)
     return any(isinstance(each, (types.ModuleType, nn.Module)) or type(each) is dict for each in owners)
 
 
-# ---------------------------------------------------------------- of the objects that are moved
+# ---------------------------------------------------------------- tensors of the moved objects
 
 
 class Belongings:
-    """The origins of the tensors of an inventory that stay on the CPU. What is forgotten together has one root.
+    """The origins of the tensors of an inventory that stay on the CPU. Tensors with the same cause share a root.
 
     Attributes:
-        data: the names of the objects that no move takes along, such as a batch.
-        outside: of those not given.
-        own: the classes of those that send by their own code what they hold.
-        replaced: the ids of tensors that came into a module after that was moved.
-        sent_modules: the ids of modules that were.
+        data: names of the objects that a move does not include, such as a batch.
+        outside: names of the objects that were not given.
+        own: classes of the objects that move their contents in their own code, by name.
+        replaced: ids of tensors that were put into a module after it was moved.
+        sent_modules: ids of the modules that were moved.
     """
 
     def __init__(
@@ -672,15 +673,15 @@ class Belongings:
             value = self.roots.get(root)
             shared = self._shared.setdefault(root, bare_root()) if moves_itself(value) else None
             return given(path, value, tensor, self.home, shared)
-        group: Any = None  # each by itself
+        group: Any = None  # a root for each tensor
         if root in self.own:
-            group = (root, *[step.what for step in path.steps()][1:2])  # its attributes are sent one by one
+            group = (root, *[step.what for step in path.steps()][1:2])  # each attribute is moved by its own statement
         elif root in self.outside:
             group = root
         elif role == "state":
             group = (root, role)
         elif role in ("parameter", "buffer"):
-            group = id(path.before)  # the module that it is registered with
+            group = id(path.before)  # the module that registers it
         shared = None if group is None else self._shared.setdefault(group, bare_root())
         if id(tensor) in self.replaced and path.before is not None:
             return Origin(lambda _: self._replaced(path), shared)
@@ -730,7 +731,7 @@ class Belongings:
         return Provenance(kind, f"{shown} is on cpu: {what}", remedy)
 
     def _sending(self, path: Path, role: str, steps: list[Path]) -> str:
-        """The assignment that sends a tensor with its module, or with the others of its list or dict."""
+        """The assignment that moves a tensor, with its module or with all elements of its list or dict."""
         path = self._sent_with(path, role, steps)
         holder, place = _fetched(path.before, self.roots), name_of(self.home)
         if isinstance(holder, tuple):
@@ -741,7 +742,7 @@ class Belongings:
         return f"{path} = {path}.to({place})"
 
     def _sent_with(self, path: Path, role: str, steps: list[Path]) -> Path:
-        """Of a module the outermost that has a `to`; else the tensor itself."""
+        """The path of the outermost object with a `to` for parameters and buffers; else of the tensor itself."""
         if role not in ("parameter", "buffer"):
             return path
         return next((each for each in steps if hasattr(_fetched(each, self.roots), "to")), path)
@@ -767,7 +768,7 @@ class Belongings:
 
 
 def _of_self(statement: str, root: Any) -> str:
-    """As a method writes it: `self.x` for `trainer.x`."""
+    """A statement as written in a method: `self.x` for `trainer.x`."""
     return re.sub(rf"\b{re.escape(str(root))}(?=[.\[])", "self", statement)
 
 
@@ -791,7 +792,7 @@ def _registered(name: str) -> str:
 
 
 def readable(path: Path, roots: Mapping[str, Any]) -> str:
-    """A path as it prints; from the last variable of a function on, by that variable's own name."""
+    """A path for display. It starts at the last function variable on it, if any, by that variable's name."""
     steps = list(path.steps())
     for index in reversed(range(1, len(steps))):
         name = _variable_of(steps[index], roots)
@@ -804,7 +805,7 @@ def readable(path: Path, roots: Mapping[str, Any]) -> str:
 
 
 def _variable_of(step: Path, roots: Mapping[str, Any]) -> str:
-    """The variable of a function that a step leads to: one of its closure, or a parameter by its default."""
+    """The name of the closure variable, or of the parameter with a default, that a step of a path leads to."""
     before = step.before
     if step.how is CELL:
         function = _fetched(before, roots)
@@ -822,6 +823,6 @@ def _variable_of(step: Path, roots: Mapping[str, Any]) -> str:
 def _fetched(path: Path | None, roots: Mapping[str, Any]) -> Any:
     try:
         value = None if path is None else path.fetch(roots)
-    except Exception:  # the step has changed what was there
+    except Exception:  # the step changed the objects on the path
         return None
     return value.func if isinstance(value, functools.partial) else value

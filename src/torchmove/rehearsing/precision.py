@@ -1,8 +1,8 @@
-"""Mixed precision on the simulated device: autocast by CUDA's tables of operations, and gradient scalers.
+"""Mixed precision on the simulated device: autocast with CUDA's operation lists, and gradient scalers.
 
-To torch's C++ stand-ins are on the CPU, so the CPU's autocast acts on them. It lowers about what CUDA's lowers, but
-leaves alone much of what CUDA's computes in float32, which changes how much memory a step takes: these operations are
-added while a rehearsal is in such a region.
+For torch's C++, stand-ins are CPU tensors, so CPU autocast applies to them. It lowers about the same operations as
+CUDA's but lacks many that CUDA computes in float32, which changes the memory that a step uses. From the first autocast
+region on, a rehearsal adds kernels for these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torchmove.rehearsing.device import NotOnDevice, SimulatedDevice
 from torchmove.rehearsing.tensors import mapped
 
 aten = torch.ops.aten
-# What CUDA's autocast computes in float32; of the second kind by the dtype of the result.
+# Operations that CUDA autocast computes in float32; those of the second list by their dtype argument.
 _IN_FLOAT32 = (
     *("acos", "asin", "binary_cross_entropy_with_logits", "cosh", "cosine_embedding_loss", "cdist", "dist"),
     *("cosine_similarity", "erfinv", "exp", "expm1", "group_norm", "hinge_embedding_loss", "kl_div", "l1_loss"),
@@ -39,7 +39,7 @@ _IN_FLOAT32 = (
     *("cross_entropy_loss", "rms_norm"),
 )
 _RESULT_IN_FLOAT32 = ("prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum")
-# What it lowers and the CPU's autocast does not.
+# Operations that CUDA autocast runs in lower precision and CPU autocast does not.
 _LOWERED = ("gru", "rnn_relu", "rnn_tanh", "gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell")
 _LESSER = {torch.float16, torch.bfloat16}
 
@@ -48,8 +48,10 @@ _LESSER = {torch.float16, torch.bfloat16}
 def mixed_precision(
     stage: SimulatedDevice, objects: Sequence[Any], is_off: Callable[[Any], bool], assumed: list[str]
 ) -> Iterator[None]:
-    """Autocast and gradient scalers for the simulated device are on, also those made before the rehearsal began; but
-    not those that were switched off where they were made."""
+    """Enable autocast and gradient scalers for the simulated device, also those that torch disabled for lack of it.
+
+    Those that the user created as disabled stay disabled.
+    """
     kind = stage.home.type
     autocast: Any = torch.autocast
     make, enter, leave = autocast.__init__, autocast.__enter__, autocast.__exit__
@@ -79,7 +81,7 @@ def mixed_precision(
             before = region._enabled
         if region._enabled and not library:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that a kernel of the CPU's is replaced
+                warnings.simplefilter("ignore")  # a warning that a CPU kernel is overridden
                 library.append(_with_cudas_tables())
         on_cpu = autocast("cpu", dtype=region.fast_dtype, enabled=region._enabled)
         try:
@@ -96,7 +98,7 @@ def mixed_precision(
         return leave(region, *error)
 
     def step_without_looking(scaler: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        """Whether the gradients are finite depends on values; a first step with a large scale is often left out."""
+        """Always step: finite gradients cannot be checked without values, and a real first step is often skipped."""
         return step_taken(scaler, optimizer, state, *args, **kwargs) if stage.over else optimizer.step(*args, **kwargs)
 
     with (
@@ -116,7 +118,7 @@ def mixed_precision(
 
 @contextmanager
 def _autocast_restored(kind: str) -> Iterator[None]:
-    """Autocast as it was, where the step has left it on. Its cache refers to stand-ins, which are about to go."""
+    """Restore autocast settings on exit and clear the autocast cache, which refers to stand-ins."""
     kinds = [each for each in ("cpu", kind) if torch.amp.is_autocast_available(each)]
     before = [(each, torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in kinds]
     caches, depth = torch.is_autocast_cache_enabled(), _depth()
@@ -133,7 +135,7 @@ def _autocast_restored(kind: str) -> Iterator[None]:
 
 
 def _depth() -> int:
-    """How many autocast regions are entered."""
+    """The number of nested autocast regions."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
 
@@ -149,7 +151,7 @@ def _is_available(kind: str) -> bool:
 def _enabled_scalers(
     kind: str, objects: Sequence[Any], is_off: Callable[[Any], bool], assumed: list[str]
 ) -> Iterator[None]:
-    """Scalers that were disabled because there was no such device are as they would be there."""
+    """Enable the scalers that torch disabled because the device was missing."""
     changed: list[tuple[Any, dict[str, Any]]] = []
     if not _is_available(kind):
         for scaler in held(objects, torch.amp.GradScaler):
@@ -158,7 +160,7 @@ def _enabled_scalers(
                 assumed.append(f"a GradScaler({kind!r}), which torch disabled for want of such a device, is enabled")
     try:
         for scaler, _ in changed:
-            with suppress(Exception):  # a class of the user's own that is made in another way
+            with suppress(Exception):  # a subclass with another signature
                 type(scaler).__init__(scaler, **({} if type(scaler) is not torch.amp.GradScaler else {"device": kind}))
         yield
     finally:
@@ -197,7 +199,7 @@ def _unsafe(*_: Any, **__: Any) -> NoReturn:
 def _has_autocast(func: Any) -> bool:
     try:
         return has_autocast_kernel(func)
-    except RuntimeError:  # an operator of TorchScript's alone
+    except RuntimeError:  # an operator of TorchScript only
         return True
 
 

@@ -1,4 +1,4 @@
-"""Where a tensor came from, and where in the user's code we are."""
+"""The origin of a tensor, and the current line of the user's code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INSTALLED = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platli
 _PACKAGES = ("site-packages", "dist-packages")
 _NUMPY = importlib.util.find_spec("numpy")
 _NUMPYS = (os.path.dirname(_NUMPY.origin) + os.sep,) if _NUMPY is not None and _NUMPY.origin else ()
-_NO_USERS = (_TORCH, _OURS, "<frozen", "<__array_function__", "<eval_with_key>")  # the last is code of torch.fx
+_NO_USERS = (_TORCH, _OURS, "<frozen", "<__array_function__", "<eval_with_key>")  # the last: torch.fx code
 
 
 class Line(NamedTuple):
@@ -47,14 +47,14 @@ class Line(NamedTuple):
 
 
 def shown(file: str) -> str:
-    """The name of a file, without its folder; of a notebook's cell as IPython's tracebacks name it: `In[3]`."""
+    """A file's name without its folder, or a notebook cell as IPython shows it: `In[3]`."""
     shell = getattr(sys.modules.get("IPython.core.getipython"), "get_ipython", lambda: None)()
     counts = getattr(getattr(shell, "compile", None), "_filename_map", {})
     return f"In[{counts[file]}]" if file in counts else os.path.basename(file)
 
 
 class Provenance(NamedTuple):
-    """What a tensor is to the user: its kind, what it is in words, the remedy, and the line that made it."""
+    """A description of a misplaced tensor: the kind of mistake, what happened, the fix, and the line."""
 
     kind: str
     what: str
@@ -63,12 +63,12 @@ class Provenance(NamedTuple):
 
 
 class Origin:
-    """Where a tensor on the wrong device came from. What is computed from the tensor has the same origin.
+    """The origin of a tensor on the wrong device. Tensors computed from it have the same origin.
 
     Attributes:
-        root: the origin under which problems are reported: one forgotten module has many tensors and one root.
-        reported: on a root, the finding that has been reported for it.
-        tensor: a weak reference to the tensor itself, by which the user's variable for it is found.
+        root: the origin that problems are reported under. All tensors of a module that was not moved share one.
+        reported: on a root, the problem reported for it.
+        tensor: a weak reference to the tensor, to find the user's variable for it.
     """
 
     __slots__ = ("_describe", "_described", "reported", "root", "tensor")
@@ -81,7 +81,7 @@ class Origin:
         self.tensor: weakref.ref[Any] | None = None
 
     def described(self) -> Provenance:
-        """Its words. They are looked for when a problem is reported: most origins never are."""
+        """The description, computed on first use: most origins are never reported."""
         if self._described is None:
             self._described = self._describe(self)
         return self._described
@@ -91,20 +91,20 @@ NOWHERE = Line("?", 0)
 
 
 def users_line() -> Line:
-    """The innermost line of code that is neither torch's nor Python's own nor ours."""
+    """The innermost line outside torch, the standard library and torchmove."""
     frame = users_frame()
     return NOWHERE if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
 
 def own_line() -> Line | None:
-    """The innermost line of code that is not installed either: the user's own."""
+    """The innermost line of the user's own code: like `users_line`, but not in an installed package."""
     files = (frame for frame in _frames(frame_at(1)) if calls_torch(frame.f_code.co_filename))
     frame = next((each for each in files if not is_installed(each.f_code.co_filename)), None)
     return None if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
 
 def users_lines(most: int) -> list[Line]:
-    """The innermost lines of the user's code, inward first."""
+    """Up to `most` lines of the user's code, innermost first."""
     frames = reversed([*users_frames()])
     return [Line(frame.f_code.co_filename, frame.f_lineno) for frame in islice(frames, most)]
 
@@ -113,12 +113,12 @@ def users_frame() -> FrameType | None:
     return next((frame for frame in _frames(frame_at(1)) if calls_torch(frame.f_code.co_filename)), None)
 
 
-_left: list[FrameType] = []  # the frames that an error has left which is being reported
+_left: list[FrameType] = []  # the frames of the error being reported
 
 
 @contextmanager
 def frames_of(raised: TracebackType | None) -> Iterator[None]:
-    """The user's variables are looked for in the frames that an error has left."""
+    """Search for the user's variables in the frames of a traceback instead of the current stack."""
     while raised is not None:
         _left.extend([raised.tb_frame] if calls_torch(raised.tb_frame.f_code.co_filename) else [])
         raised = raised.tb_next
@@ -129,7 +129,7 @@ def frames_of(raised: TracebackType | None) -> Iterator[None]:
 
 
 def users_frames() -> Iterator[FrameType]:
-    """The frames of the user's code, from the step inward."""
+    """The frames of the user's code, from the step to the innermost."""
     if _left:
         return iter([*_left])
     found: list[FrameType] = []
@@ -137,12 +137,12 @@ def users_frames() -> Iterator[FrameType]:
         if calls_torch(frame.f_code.co_filename):
             found.append(frame)
         elif found and frame.f_code.co_filename.startswith(_OURS):
-            break  # below is what called the rehearsal
+            break  # the remaining frames called the rehearsal
     return reversed(found)
 
 
 def called_by_user() -> bool:
-    """Is it the user's own code that has called torch, and not torch itself?"""
+    """Whether the current torch call comes from the user's code and not from torch itself."""
     frame: FrameType | None = frame_at(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
@@ -150,7 +150,7 @@ def called_by_user() -> bool:
 
 
 def called_from(folder: str) -> bool:
-    """Is it code in this folder that has called torch?"""
+    """Whether the current torch call comes from code in this folder."""
     frame: FrameType | None = frame_at(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
@@ -158,7 +158,7 @@ def called_from(folder: str) -> bool:
 
 
 def module_being_built() -> tuple[nn.Module | None, Line]:
-    """The outermost module whose `__init__` is running, and the user's line that makes it."""
+    """The outermost module whose `__init__` is running, and the user's line that creates it."""
     found, line = None, NOWHERE
     for frame in _frames(frame_at(1)):
         if frame.f_code.co_name == "__init__" and frame.f_code.co_argcount:
@@ -174,7 +174,7 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-    # A thread that torch started: whoever waits for it in the main thread is the user.
+    # In a thread that torch started, the user's code is in the main thread, which waits for it.
     if threading.current_thread() is not threading.main_thread():
         frame = main_thread_frame()
         while frame is not None:
@@ -195,7 +195,7 @@ def is_users(file: str) -> bool:
 
 
 def calls_torch(file: str) -> bool:
-    """Is it code whose lines are shown to the user? numpy calls torch for those who call numpy."""
+    """Whether lines of this file are shown to the user: not those of numpy, which calls torch for its caller."""
     return is_users(file) and not file.startswith(_NUMPYS)
 
 
@@ -206,7 +206,7 @@ def is_installed(file: str) -> bool:
 
 @functools.cache
 def _is_written_by_library(file: str) -> bool:
-    """A module in a package of a library that the library itself has written, to a temporary folder, say."""
+    """Whether a library generated this file, for instance in a temporary folder, and imported it into its package."""
     names = [name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == file]
     packages = {name.partition(".")[0] for name in names if "." in name}
     files = (getattr(sys.modules.get(each), "__file__", None) or file for each in packages)
@@ -214,7 +214,7 @@ def _is_written_by_library(file: str) -> bool:
 
 
 def is_program(file: str) -> bool:
-    """Is it a file of the user's program, and not of a library or of Python itself?"""
+    """Whether a file belongs to the user's program, and not to a library or to Python."""
     return is_users(file) and not is_installed(file)
 
 
@@ -223,7 +223,7 @@ def is_ours(file: str) -> bool:
 
 
 def users_line_of(error: BaseException) -> Line:
-    """The user's own innermost line on the way to an error; else that of a library."""
+    """The innermost line of the user's own code in an error's traceback; else of a library."""
     found, step = NOWHERE, error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename

@@ -1,4 +1,7 @@
-"""An `lru_cache` that a step may fill. What it keeps inside hangs together in C: it is looked at, and never changed."""
+"""Snapshots of the state that a step may change: containers, arrays, caches, random numbers and global settings.
+
+Each `remember` function puts the calls that restore the state on an undo list.
+"""
 
 from __future__ import annotations
 
@@ -39,18 +42,18 @@ from torchmove.internals.undo import Undo
 
 
 def insides_of(holders: Iterable[Any]) -> list[dict[Any, Any]]:
-    """The dicts that the caches among these work with."""
+    """The internal dicts of the `lru_cache` objects among these. They are only read: the C code depends on them."""
     return [_inside(each) for each in holders if isinstance(each, LruCache)]
 
 
 def entries_of(cache: LruCache[Any]) -> list[Any]:
-    """The keys and the results, and what else it refers to. Without a bound, its dict has the results."""
+    """The keys, the results and all else that a cache refers to. An unbounded cache keeps the results in its dict."""
     inside = _inside(cache)
     return [*gc.get_referents(cache), *inside, *inside.values()]
 
 
 def clear_if_filled(cache: LruCache[Any], before: list[Any]) -> None:
-    """What the step has added may hold stand-ins, and no single entry can be taken out."""
+    """Clear the cache if the step added entries, which may hold stand-ins: single entries cannot be removed."""
     known = {*map(id, before)}
     if any(id(each) not in known for each in entries_of(cache)):
         cache.cache_clear()
@@ -58,18 +61,20 @@ def clear_if_filled(cache: LruCache[Any], before: list[Any]) -> None:
 
 def _inside(cache: LruCache[Any]) -> dict[Any, Any]:
     attributes = cache.__dict__
-    # It comes after the entries, among which may be dicts too.
+    # The last one: entries, which come first, may be dicts too.
     return [each for each in gc.get_referents(cache) if type(each) is dict and each is not attributes][-1]
 
 
 def remember(holders: Iterable[Any], undo: Undo) -> int:
-    """The contents of holders, and of the plain containers and the arrays in them. Returns how many bytes of arrays
-    were too many to be copied."""
+    """Snapshot the contents of holders, and of plain containers and arrays in them.
+
+    Returns the number of bytes of arrays that were too large to copy.
+    """
     todo, left, missed = list(holders), MOST_ARRAY_BYTES, 0
     seen = {*map(id, [*insides_of(todo), *_of_other_threads(todo)])}
     while todo:
         holder = todo.pop()
-        # Threads wait at an event or a lock: put back, it would not know of them.
+        # Not threading objects: a restored event or lock would lose the threads that wait for it.
         is_atom = type(holder) in ATOMS and not isinstance(holder, BUFFERS)
         if id(holder) in seen or is_atom or type(holder).__module__ == "threading":
             continue
@@ -95,7 +100,7 @@ def remember(holders: Iterable[Any], undo: Undo) -> int:
 MOST_ARRAY_BYTES = 256 << 20
 BUFFERS = (bytearray, array.array, memoryview)
 _WEAK: tuple[Any, ...] = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
-# Objects of Python's own that keep what they are given.
+# Standard library objects that keep other objects.
 KEEPERS = (
     *(queue.Queue, queue.SimpleQueue, threading.local, ContextVar, *_WEAK),
     *(collections.ChainMap, collections.UserDict, collections.UserList),
@@ -103,14 +108,14 @@ KEEPERS = (
 
 
 def _of_other_threads(holders: Iterable[Any]) -> list[Any]:
-    """What other threads and processes work with, and count on: put back, it would not go with what these have done."""
+    """The state that other threads and processes use: restored, it would contradict what they have done."""
     own = [each for each in holders if isinstance(each, (LoaderIterator, ThreadPoolExecutor))]
     inside = (one for each in own for one in vars(each).values())
     return [*own, *(one for one in inside if isinstance(one, (*CONTAINERS, *KEEPERS)))]
 
 
 def is_kept(each: Any) -> bool:
-    """Is it something whose contents are remembered wherever it is found?"""
+    """Whether the contents of an object are recorded wherever it is found."""
     return isinstance(each, (*CONTAINERS, *BUFFERS, *KEEPERS)) or is_array(each)
 
 
@@ -124,7 +129,7 @@ def _write(holder: Any, before: Any) -> None:
 
 
 def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
-    """What is in a holder; how to put it back there goes on the list."""
+    """Yield what is in a holder, and put the calls that restore it on the undo list."""
     if isinstance(holder, CONTAINERS):
         members = contents(holder)
         undo.append(partial(refill, holder, members))
@@ -143,7 +148,7 @@ def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
 
 
 def _kept_inside(holder: Any, undo: Undo) -> Iterator[Any]:
-    if isinstance(holder, ContextVar):  # the step runs in a context of its own
+    if isinstance(holder, ContextVar):  # the step runs in its own context: nothing to restore
         yield holder.get(None)
     elif isinstance(holder, queue.SimpleQueue):
         waiting = _drained(holder)
@@ -178,14 +183,14 @@ def _refill_queue(waiting: queue.Queue[Any], members: list[Any]) -> None:
 
 
 def _refill_weak(data: Any, entries: list[Any], _alive: Any) -> None:
-    """The references that were there; `_alive` keeps what they refer to until they are."""
+    """Restore weak references; `_alive` keeps their objects alive until then."""
     refill(data, entries)
 
 
 def _remember_random(holder: Any, undo: Undo) -> None:
-    """A generator of random numbers goes on where it was."""
+    """Put the state of a random number generator on the undo list."""
     if isinstance(holder, random.Random):
-        with suppress(NotImplementedError):  # it asks the operating system
+        with suppress(NotImplementedError):  # SystemRandom has no state
             undo.append(partial(holder.setstate, holder.getstate()))
     elif isinstance(holder, torch.Generator):
         if holder.device.type == "cpu":
@@ -197,7 +202,7 @@ def _remember_random(holder: Any, undo: Undo) -> None:
 
 
 def remember_generators(objects: Iterable[Any], undo: Undo) -> None:
-    """Those of loaders, their samplers and their data, which a walk does not enter."""
+    """Snapshot the generators of loaders, samplers and datasets, which a traversal does not enter."""
     todo = [(each, 0) for each in objects if isinstance(each, (DataLoader, Dataset, Sampler))]
     seen: set[int] = set()
     while todo:
@@ -211,7 +216,7 @@ def remember_generators(objects: Iterable[Any], undo: Undo) -> None:
             todo += [(each, deep + 1) for each in inside]
 
 
-_DEEP, _MANY = 4, 64  # how far generators are looked for
+_DEEP, _MANY = 4, 64  # limits of the search for generators: depth, and size of a container
 
 
 def _cells(function: types.FunctionType, undo: Undo) -> Iterator[Any]:
@@ -240,12 +245,12 @@ def _change_class(holder: Any, kind: type) -> None:
 
 
 def _set_slot(holder: Any, name: str, value: Any) -> None:
-    with suppress(AttributeError, TypeError):  # it cannot be set: then the step could not either
+    with suppress(AttributeError, TypeError):  # read-only: the step could not change it either
         object.__setattr__(holder, name, value)
 
 
 def remember_names(names: Mapping[tuple[int, str], dict[str, Any]], classes: Iterable[type], undo: Undo) -> None:
-    """What the variables of modules and the attributes of classes are bound to."""
+    """Snapshot variables of modules and attributes of classes."""
     for (_, name), space in names.items():
         undo.append(partial(_bind, space, name, space.get(name, _UNBOUND)))
     for kind in classes:
@@ -254,14 +259,14 @@ def remember_names(names: Mapping[tuple[int, str], dict[str, Any]], classes: Ite
 
 def _bind(space: dict[str, Any], name: str, value: Any) -> None:
     if value is _UNBOUND:
-        if not isinstance(space.get(name), types.ModuleType):  # it was imported, and stays so
+        if not isinstance(space.get(name), types.ModuleType):  # an imported module stays imported
             space.pop(name, None)
     elif space.get(name, _UNBOUND) is not value:
         space[name] = value
 
 
 def _bind_attributes(kind: type, before: dict[str, Any]) -> None:
-    """But for what Python itself keeps there."""
+    """Restore the attributes of a class, except dunder names."""
     now = dict(vars(kind))
     for name in (name for name in {**now, **before} if not name.startswith("__")):
         if name not in before:
@@ -274,8 +279,10 @@ _UNBOUND = object()
 
 
 def remember_globals(undo: Undo) -> None:
-    """Random numbers, and the modes that a step may leave switched. To put them back imports nothing: an import may be
-    what was interrupted."""
+    """Snapshot random state and the global settings that a step may change.
+
+    Restoring them imports nothing: an interrupted import may be the reason for restoring.
+    """
     undo += [partial(torch.set_rng_state, torch.get_rng_state()), partial(random.setstate, random.getstate())]
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -305,7 +312,7 @@ def remember_globals(undo: Undo) -> None:
 
 
 def _put_back_names(space: dict[str, Any], before: dict[str, Any]) -> None:
-    """The public names of torch's own modules; a module in them was imported, and stays so."""
+    """Restore the public names of a torch module, except imported submodules."""
     for name in [name for name in space if not name.startswith("_") and space[name] is not before.get(name, _UNBOUND)]:
         _bind(space, name, before.get(name, _UNBOUND))
 
@@ -321,7 +328,7 @@ def _put_back_filters(filters: Any, before: list[Any]) -> None:
         return
     warnings.filters = filters
     filters[:] = before
-    with warnings.catch_warnings():  # on its way out it says that the filters have changed
+    with warnings.catch_warnings():  # its exit invalidates the cache of filters
         pass
 
 
@@ -338,7 +345,10 @@ def _put_back_loggers(before: list[tuple[Any, ...]]) -> None:
 
 
 def _attributes_of_classes() -> tuple[list[int], list[str], list[Any]]:
-    """Of each how many, their names and their values. Few lists: many dicts would call the collector."""
+    """The number of attributes of each class, all names, and all values.
+
+    Three flat lists: a dict per class would trigger the garbage collector.
+    """
     spaces = [vars(kind) for kind in _CLASSES]
     values = [value for space in spaces for value in space.values()]
     return [*map(len, spaces)], [*chain.from_iterable(spaces)], values
@@ -361,7 +371,7 @@ _CLASSES: tuple[type, ...] = (
 _backends: Any = torch.backends
 _future: Any = torch.__future__
 _invariants: Any = torch.sparse.check_sparse_tensor_invariants
-_SMALLEST = sys.float_info.min * sys.float_info.epsilon  # zero where denormal numbers are flushed
+_SMALLEST = sys.float_info.min * sys.float_info.epsilon  # times 1.0 is zero if denormal numbers are flushed
 _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
@@ -396,7 +406,7 @@ _FLAGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 def _answer(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
-    except (RuntimeError, OSError):  # the precision was set in several ways; the working directory is gone
+    except (RuntimeError, OSError):  # conflicting precision settings, or a deleted working directory
         return _UNBOUND
 
 
@@ -406,7 +416,7 @@ def _switch(ask: Callable[[], Any], put: Callable[[Any], object], before: Any) -
 
 
 def _set_deterministic(mode: bool, warn_only: bool) -> None:
-    """As torch.use_deterministic_algorithms does; but that one imports torch's compiler."""
+    """torch.use_deterministic_algorithms without its import of torch's compiler."""
     switched = torch.are_deterministic_algorithms_enabled() != mode
     set_deterministic_algorithms(mode, warn_only=warn_only)
     compiler: Any = sys.modules.get("torch._inductor.config")
@@ -415,12 +425,12 @@ def _set_deterministic(mode: bool, warn_only: bool) -> None:
 
 
 def _set_flag(holder: Any, name: str, value: Any) -> None:
-    if getattr(holder, name) != value:  # torch may have forbidden to set it at all
+    if getattr(holder, name) != value:  # setting a flag may be disallowed
         setattr(holder, name, value)
 
 
 def _set_default_device(before: Any) -> None:
-    """To ask for it is to make a tensor there: what was set is put back as it was."""
+    """Restore the context of torch.set_default_device. torch.get_default_device would create a tensor there."""
     context = default_device_context
     now = context.__dict__.get("device_context")
     if now is before:

@@ -1,4 +1,7 @@
-"""What a rehearsal does not follow: programs that torch makes of a step's code, and forward-mode differentiation."""
+"""Patches of torch that simulate a device: torch.cuda, torch.accelerator, legacy tensor types, and no compilation.
+
+Tracing and forward-mode differentiation, which a rehearsal cannot follow, raise.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def simulated(stage: SimulatedDevice) -> Iterator[None]:
         checks = getattr(checkpoints, "_allowed_determinism_checks_to_fns", {})
         patches.enter_context(patch.dict(checks, default=_shape_and_dtype))
         patches.enter_context(patch.object(nn.RNNBase, "flatten_parameters", _nothing))
-        # torch's C++ wants a stream of its own kind before it asks anything else.
+        # torch's C++ checks the type of the stream before it dispatches.
         patches.enter_context(patch.object(Tensor, "record_stream", _nothing))
         patches.enter_context(patch.object(nn.DataParallel, "scatter", _to_the_one_device(home)))
         for module in (torch, torch.random):
@@ -71,17 +74,17 @@ def simulated(stage: SimulatedDevice) -> Iterator[None]:
 
 @contextmanager
 def _without_compiler() -> Iterator[None]:
-    """Compiled code runs as it was written."""
+    """Run compiled functions eagerly."""
     if "torch._dynamo" not in sys.modules and "torch._dynamo.eval_frame" not in sys.modules:
-        # Optimizers import torch's compiler when they are first used, and it reads torch.cuda: the real one.
-        with HeldInterrupts() as interrupts, interrupts:  # half imported it would be of no use to anybody any more
+        # Optimizers import torch's compiler on first use; the import has to see the real torch.cuda.
+        with HeldInterrupts() as interrupts, interrupts:  # a partial import would break it for good
             importlib.import_module("torch._dynamo")
     with torch.compiler.set_stance("force_eager"):
         yield
 
 
 def _answers(stage: SimulatedDevice) -> Iterator[tuple[Any, str, Any]]:
-    """What is put in the place of which function, of the device's module and of torch.accelerator."""
+    """Yield (module, name, replacement) for the device's module, torch.accelerator and others."""
     kind = stage.home.type
     own = getattr(torch, kind, None)
     for name, answer in _ANSWERS.items():
@@ -127,7 +130,10 @@ def _to_the_one_device(home: torch.device) -> Callable[..., Any]:
 
 
 def _shape_and_dtype(tensor: Tensor) -> dict[str, Any]:
-    """Of what is computed anew for a backward pass, beside what was computed first; a stray is mended in between."""
+    """The metadata that checkpointing compares between forward and recomputation.
+
+    Without the device: a tensor on the wrong device is corrected in between.
+    """
     return {"shape": tensor.shape, "dtype": tensor.dtype}
 
 
@@ -137,18 +143,18 @@ def _restored(stage: SimulatedDevice, restore: Callable[[Any], None], state: Any
 
 def _from_dlpack(really: Callable[..., Any]) -> Callable[..., Any]:
     def from_dlpack(each: Any, **options: Any) -> Any:
-        """The same memory, of a stand-in: torch's C++ would read it by an address."""
+        """`from_dlpack` for stand-ins: shares memory, without the address that torch's C++ would read."""
         return each.detach() if isinstance(each, StandIn) else really(each, **options)
 
     return from_dlpack
 
 
-# Optimizers update many tensors at once where all are of these types.
+# The types of tensors for which optimizers use foreach kernels.
 _MANY_AT_ONCE = [Tensor, nn.Parameter, StandIn]
 
 
 class _Idle:
-    """A stream, an event, a guard: takes everything, and does nothing."""
+    """A stream, event or context manager that accepts any call and does nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -176,12 +182,12 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _as_it_is(callables: Any, *_: Any, **__: Any) -> Any:
-    """What is captured as a graph runs as it was written, and a replay of it does nothing."""
+    """`make_graphed_callables`: the functions run as written, without a graph."""
     return callables
 
 
 def _made_and_sent(make: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's C++ would make it on the device itself."""
+    """Create with `make` on the CPU, then move: torch's C++ would allocate on the device."""
 
     def made_and_sent(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         made = make(*args, **kwargs)
@@ -195,7 +201,7 @@ def _always(value: Any) -> Callable[..., Any]:
 
 
 class _Properties:
-    """Of a simulated device, as torch.cuda.get_device_properties has them."""
+    """The properties of the simulated device, as torch.cuda.get_device_properties returns them."""
 
     name = "a simulated device"
     major, minor = 9, 0
@@ -210,7 +216,7 @@ class _Properties:
 
 
 class _Counts(dict[str, Any]):
-    """Statistics: none has counted anything."""
+    """Memory statistics: zero for every name."""
 
     def __missing__(self, _: str) -> int:
         return 0
@@ -281,11 +287,11 @@ _TYPES = {
 
 
 class _TensorType(type):
-    """A class by whose name a dtype and a device are said, as old code does."""
+    """The class of legacy tensor types such as torch.cuda.FloatTensor, which name a dtype and a device."""
 
     dtype: torch.dtype
     simulated_on: torch.device
-    real: Any  # torch's own, of the CPU
+    real: Any  # torch's own CPU type
 
     def __instancecheck__(cls, tensor: object) -> bool:
         if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
@@ -304,7 +310,7 @@ class _TensorType(type):
 
 
 def _of_another_device(tensor: StandIn, kind: _TensorType) -> Tensor:
-    """A type of tensors takes none of another device; the run goes on as if it had been converted as it should."""
+    """Report a legacy constructor called with a tensor on another device, and continue with the converted tensor."""
     stage = tensor._stage
     if kind.simulated_on is not CPU:
         stage.tell(tensor, f"torch.{kind.simulated_on.type}.{kind.__name__}", users_line())
@@ -320,7 +326,7 @@ def tensor_type(name: str, dtype: torch.dtype, home: torch.device) -> Any:
 
 
 def _default_type(stage: SimulatedDevice) -> Callable[..., None]:
-    """torch.set_default_tensor_type: a dtype, and the device where what is made without one comes to be."""
+    """`torch.set_default_tensor_type`, which sets a default dtype and a default device."""
     really = torch.set_default_tensor_type
 
     def set_default_tensor_type(kind: Any, /) -> None:
@@ -336,6 +342,6 @@ def _default_type(stage: SimulatedDevice) -> Callable[..., None]:
 
 
 def simulated_type(real: Any, home: torch.device) -> Any:
-    """The type of the simulated device in the place of one of the CPU's; None: it is no such type."""
+    """The legacy type on the simulated device for a CPU type; None if it is not such a type."""
     name = "Float" if real is Tensor else getattr(real, "__name__", "").removesuffix("Tensor")
     return tensor_type(f"{name}Tensor", _TYPES[name], home) if name in _TYPES else None
