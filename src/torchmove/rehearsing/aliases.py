@@ -1,6 +1,6 @@
-"""Two names for one tensor: `on_device = x.to(device)` is x itself where there is no device, and a copy where there is.
+"""Separates names of one tensor that `to` would split: `on_device = x.to(device)` is x itself without the device.
 
-What was sent is on the device. The name that was not gets a copy of its own, on the CPU.
+With the device it is a copy. So the moved name keeps the tensor, and the other name gets a copy on the CPU.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torchmove.rehearsing.tensors import leaves, mapped
 class Name(NamedTuple):
     """A variable or an attribute."""
 
-    text: str  # as it is written
-    owner: str  # the class whose methods write it so
+    text: str  # as written in the source
+    owner: str  # the class whose methods use this text
     value: Any
     was_sent: Callable[[], bool]
-    is_made: Callable[[], bool]  # by a statement that makes it on the CPU
-    bind: Callable[[Any], object] | None  # None: the step does not read it
+    is_made: Callable[[], bool]  # whether a statement creates it on the CPU
+    bind: Callable[[Any], object] | None  # None if the step does not read it
 
 
 def parted(spaces: Iterable[list[Name]], there: set[int]) -> Iterator[tuple[Name, Any]]:
-    """The names that were not sent and have what was sent under another one, each with a copy.
+    """Yield the names that were not moved but share a tensor with a moved name, each with a copy of its value.
 
-    `spaces`: the variables of a module or a function, the attributes of an object. `there`: the tensors that were sent.
-    Elsewhere than beside the other name, only what a statement has certainly made on the CPU.
+    `spaces`: the names of each module, function or object. `there`: the ids of the tensors on the device. If the moved
+    name is in another space, only values that a statement created on the CPU are yielded.
     """
     sent: set[int] = set()
     unsent: list[tuple[Name, set[int], set[int]]] = []
@@ -44,7 +44,7 @@ def parted(spaces: Iterable[list[Name]], there: set[int]) -> Iterator[tuple[Name
 
 
 def _plain_tensors(value: Any) -> Iterator[Tensor]:
-    """Those that `to` copies: a parameter is moved with its module."""
+    """Yield the tensors that `to` copies; parameters are excluded, as they move with their module."""
     if type(value) in (Tensor, list, tuple, dict):
         yield from (each for each in leaves(value) if type(each) is Tensor)
 

@@ -1,4 +1,4 @@
-"""The call that a frame is executing, as it is written."""
+"""Finds the source text of the call that a frame is executing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Running(NamedTuple):
-    """An instruction that calls something. Two calls of a line are two of these."""
+    """A call instruction; distinguishes several calls on one line."""
 
     code: CodeType
     instruction: int
@@ -21,7 +21,7 @@ class Running(NamedTuple):
         return None if frame is None else cls(frame.f_code, frame.f_lasti)
 
     def written(self) -> tuple[ast.Call | None, str]:
-        """Its expression, and its text; nothing, if the file or the position is not known."""
+        """The expression and its text; None and an empty string if the file or the position is unknown."""
         text = "".join(linecache.getlines(self.code.co_filename))
         end = self._end()
         try:

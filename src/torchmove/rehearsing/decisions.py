@@ -1,8 +1,7 @@
-"""Devices that were decided before the rehearsal, on a machine without the device.
+"""Devices that the program chose before the rehearsal, on a machine without the device.
 
-`DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")` is right on a GPU machine, and "cpu" elsewhere.
-During the rehearsal, values that were decided so are the simulated device's; a plain `torch.device("cpu")` stays what
-it is.
+`DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")` is "cuda" on a GPU machine and "cpu" elsewhere.
+The rehearsal replaces values chosen this way by the simulated device, and keeps a plain `torch.device("cpu")`.
 """
 
 from __future__ import annotations
@@ -59,35 +58,35 @@ from torchmove.rehearsing.sources import (
 from torchmove.surveying.inventory import Inventory, RememberedDevice
 from torchmove.surveying.paths import ATTRIBUTE, ITEM
 
-_MOST_HOLDERS = 4  # of an object in another one, and so on
-_CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are looked at one by one
-_DISTRIBUTIONS = (torch.distributions.Distribution, torch.distributions.Transform)  # of the tensors they are given
+_MOST_HOLDERS = 4  # levels of nested objects to follow
+_CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are checked one by one
+_DISTRIBUTIONS = (torch.distributions.Distribution, torch.distributions.Transform)  # they hold their argument tensors
 
 
-_Moment = tuple[int, ...]  # when a statement has run: where it is, and before that the call that has led there
+_Moment = tuple[int, ...]  # when a statement ran: its position, preceded by the position of the call that led to it
 
 
 class Decided:
-    """The values that were decided so, and how to replace them."""
+    """Finds the values chosen on a machine without the device, and replaces them."""
 
     def __init__(self, around: Captured, home: torch.device, caller: str = "") -> None:
-        """`caller`: the file that asks for the rehearsal."""
+        """`caller`: the file that starts the rehearsal."""
         self.around, self.home, self.reasons, self.caller = around, home, Reasons(), caller
         self.again = Again(self.reasons, home, self._space_of)
         self.placements = Placements(self.reasons, self.again)
         files = (each.__code__.co_filename for each in around.functions)
         self._sources = [*self.reasons.with_imported(dict.fromkeys((*files, *filter(None, [caller]))))]
         self._spaces: dict[str, dict[str, Any]] = {}
-        self._bound: dict[int, tuple[Any, list[Assigned]]] = {}  # of objects: what holds each, and by which statements
+        self._bound: dict[int, tuple[Any, list[Assigned]]] = {}  # by object id: its holder, and what binds it
         self.sent_names: set[str] = set()
-        self.generators: list[torch.Generator] = []  # made for a device that was decided
-        self.of_libraries: dict[int, Any] = {}  # what is in objects that libraries have made, without a word of cpu
-        self.replaced: set[int] = set()  # those that came into a module after that was sent
-        self.there: set[int] = set()  # the tensors that were sent, by their ids
+        self.generators: list[torch.Generator] = []  # created for a chosen device
+        self.of_libraries: dict[int, Any] = {}  # contents of objects that libraries created without a mention of cpu
+        self.replaced: set[int] = set()  # ids of tensors assigned to a module after the module was moved
+        self.there: set[int] = set()  # ids of the tensors on the device
         self.sent_modules: dict[int, torch.nn.Module] = {}
-        self.made: list[Any] = []  # regions of mixed precision and scalers that there would be
+        self.made: list[Any] = []  # autocast regions and gradient scalers that would exist on a machine with the device
         self.assumed: list[str] = []
-        self._changes: list[tuple[Callable[[], object], Callable[[], object]]] = []  # do, and undo
+        self._changes: list[tuple[Callable[[], object], Callable[[], object]]] = []  # apply, and undo
         self._repoints: list[Repoint] = []
         self._lines: defaultdict[Line, list[str]] = defaultdict(list)
         self._globals()
@@ -98,7 +97,7 @@ class Decided:
             self._class_attributes(kind)
 
     def lines(self) -> Iterator[tuple[Line, str]]:
-        """The lines that decided, and the names of what they decided."""
+        """Yield each line that chose a device, with the names of the values it chose."""
         return ((line, ", ".join(dict.fromkeys(names))) for line, names in self._lines.items())
 
     def apply(self, undo: Undo) -> None:
@@ -108,11 +107,11 @@ class Decided:
         repoint_all(self._repoints, undo)
 
     def decides(self, value: RememberedDevice) -> bool:
-        """Is it one of those that were decided?"""
+        """Is this one of the values chosen on a machine without the device?"""
         return any(value.holder is each.value.holder and value.what == each.value.what for each in self._repoints)
 
     def values_in(self, inventory: Inventory, roots: Mapping[str, Any]) -> None:
-        """The devices that objects remember, and the switches of namespaces."""
+        """Collect the devices stored in objects, and the boolean switches of the program's classes."""
         self._index_objects(inventory)
         for value in inventory.device_values:
             if value.device.type == self.home.type or value.how not in (ATTRIBUTE, ITEM):
@@ -131,7 +130,7 @@ class Decided:
                 self._attributes(holder, readable(path, roots), seen)
 
     def _index_objects(self, inventory: Inventory) -> None:
-        """Which statements give the objects of the user's classes their names, in modules and in other objects."""
+        """Index the statements that bind instances of the program's classes, in modules and in other objects."""
         for name, value in self._variables():
             if type(value) in self.around.classes:
                 given = [each for source in self._sources for each in source.names.get(("", name), ())]
@@ -144,7 +143,7 @@ class Decided:
                     self._bound.setdefault(id(value), (holder, given))
 
     def _made_by(self, holder: Any) -> dict[str, ast.Call]:
-        """The calls that have made an object and those that hold it, of classes that the files call several times."""
+        """The calls that created an object and its holders, for classes that the files call more than once."""
         holders, made = [holder], dict[str, ast.Call]()
         for each in holders:
             outer, given = self._bound.get(id(each), (None, []))
@@ -158,7 +157,7 @@ class Decided:
         return made
 
     def _of_attribute(self, name: str, holder: Any, owners: tuple[str, ...]) -> Line | None:
-        """The line that decided an attribute or an element; None too if it is the CPU also where there is a device."""
+        """The line that chose an attribute or an element; None if no line did, or if it is the CPU on every machine."""
         with self.placements.of_object(self._made_by(holder)):
             return self._decided_by(name, holder, owners)
 
@@ -180,9 +179,9 @@ class Decided:
         )
 
     def argument(self, step: Any, name: str, value: Any, place: tuple[int, int] = (0, 0)) -> Any:
-        """What the step is called with: another device, if the given one was decided where it comes from.
+        """The value to call the step with: the simulated device if `value` was chosen on a machine without it.
 
-        `place`: which of how many arguments it is.
+        `place`: the index of the argument, and the number of arguments.
         """
         function = inspect.unwrap(function_of(step) or step)
         if not isinstance(function, types.FunctionType):
@@ -207,7 +206,7 @@ class Decided:
         return new
 
     def _given_again(self, name: str, value: Any, line: Line, given: list[tuple[Source, ast.expr, str]]) -> Any:
-        """A switch, or a region of mixed precision or a scaler, as the calls of the step would give it."""
+        """The switch, autocast region or gradient scaler that the calls of the step would pass."""
         for source, expression, scope in given:
             _, variable = assigned_to(getattr(expression, "id", ""), source, scope)
             assigned = variable or [Assigned(expression, (), scope)]
@@ -224,14 +223,14 @@ class Decided:
         return next(spaces, {})
 
     def _space_of(self, source: Source) -> Mapping[str, Any]:
-        """The variables of a file, and of its functions that are running."""
+        """The variables of a file and of its running functions."""
         if source.file not in self._spaces:
             modules = (each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == source.file)
             self._spaces[source.file] = self._globals_of(source) or vars(next(modules, types.SimpleNamespace()))
         return ChainMap(_locals_of(source.file), self._spaces[source.file])
 
     def _returned_device(self, step: str, place: tuple[int, int]) -> Line | None:
-        """Of a function that returns as many values as the step takes: `return model, loader, device`."""
+        """The line that chose a device returned with the other arguments: `return model, loader, device`."""
         index, count = place
         for source in self._sources:
             for scope, returned in source.returns.items() if count > 1 else ():
@@ -244,7 +243,7 @@ class Decided:
         return None
 
     def _same_device(self, value: Any) -> Line | None:
-        """Of a variable of the user's modules that is this very object."""
+        """The line that chose a global variable of the program that is the same object."""
         if not isinstance(value, torch.device):
             return None
         names = [name for name, each in self._variables() if each is value]
@@ -252,7 +251,7 @@ class Decided:
         return next(filter(None, lines), None)
 
     def _attributes(self, holder: Any, path: str, seen: set[tuple[int, Any]]) -> None:
-        """The names of devices under names that do not say so, and the switches, of an object of the user's class."""
+        """Collect device strings under any attribute name, and switches, of an instance of the program's class."""
         owners = tuple(each.__name__ for each in type(holder).__mro__[:-1])
         spaces = [each.__globals__ for each in self.around.functions[:1]]
         space = {**dict(ChainMap(vars(sys.modules.get(type(holder).__module__, types)), *spaces)), "self": holder}
@@ -271,12 +270,12 @@ class Decided:
             else:
                 new = self._precision(f"{path}.{name}", value, line, own, source, space)
             if new:
-                put = partial(object.__setattr__, holder, name)  # a frozen dataclass has one of its own
+                put = partial(object.__setattr__, holder, name)  # a frozen dataclass overrides __setattr__
                 self._change(partial(put, new), partial(put, value))
                 self._lines[line].append(f"{path}.{name}")
 
     def _assigned_in(self, name: str, owners: tuple[str, ...]) -> tuple[Source, list[Assigned]]:
-        """The file whose classes assign an attribute, and what they assign."""
+        """The file whose classes assign an attribute, and the assignments."""
         found = [
             (source, [each for each in source.attributes.get(name, ()) if each.owner in owners])
             for source in self._sources
@@ -287,7 +286,7 @@ class Decided:
         return type(value) in (str, bool) and self._is_candidate(value)
 
     def _is_unset(self, value: Any, name: str, owners: tuple[str, ...]) -> bool:
-        """`self.device = torch.accelerator.current_accelerator()` is None where there is none."""
+        """Is it None for lack of an accelerator: `self.device = torch.accelerator.current_accelerator()`?"""
         return value is None and any(
             self.reasons.is_current_accelerator(source, each.value, each.scope)
             for source in self._sources
@@ -296,13 +295,13 @@ class Decided:
         )
 
     def default_device(self) -> Line | None:
-        """The line that decided the default device, if one of the user's files sets it."""
+        """The line that chose the default device, if a file of the program sets it."""
         return self._first(
             lambda source: None if source.set_default is None else self.reasons.of(source, source.set_default, "")
         )
 
     def sent(self, inventory: Inventory, outside: set[str], parameters: Mapping[str, Any]) -> Iterator[int]:
-        """The tensors that were on the device when the step began, since they were sent to one that was decided."""
+        """Yield the indices of the tensors that would be on the device when the step begins."""
         there: set[int] = set()
         for name in outside:
             value = self.around.held[name]
@@ -317,7 +316,7 @@ class Decided:
         for name, value in self._variables():
             if isinstance(value, (torch.nn.Module, torch.Tensor)):
                 if self._was_sent(name, value):
-                    self._add(value, there)  # another object may hold it, too
+                    self._add(value, there)  # another object may hold it as well
                 self._parts(name, value, there)
         for function in self.around.functions:
             for name, value in zip(function.__code__.co_freevars, contents_of(function), strict=True):
@@ -348,7 +347,7 @@ class Decided:
         return (index for index, entry in enumerate(inventory.tensors) if id(entry.tensor) in there)
 
     def remembered(self, inventory: Inventory) -> list[Repoint]:
-        """The devices that modules which were sent remember by the code of a library."""
+        """The devices that library code stored in moved modules."""
         return [
             Repoint(value, self._new(value.value))
             for value in inventory.device_values
@@ -358,7 +357,7 @@ class Decided:
         ]
 
     def _spaces_of_names(self, inventory: Inventory) -> Iterator[list[Name]]:
-        """The variables of each module and of each function that the step runs, and the attributes of each object."""
+        """Yield the names in each namespace: the modules and functions that the step uses, and each object."""
         for space in {id(each.__globals__): each.__globals__ for each in self.around.functions}.values():
             are_read = {name for key, name in self.around.names if key == id(space)}
             yield [self._variable_named(name, space, name in are_read) for name in list(space)]
@@ -395,7 +394,7 @@ class Decided:
         return bool(statements) and is_made_on_cpu(statements[-1].value)
 
     def part(self, inventory: Inventory, undo: Undo) -> Iterator[tuple[Name, Any]]:
-        """Names that were not sent get copies, where another name of the same tensor was."""
+        """Give a CPU copy to each name that was not moved, where another name of the same tensor was."""
         for name, copy in parted(self._spaces_of_names(inventory), self.there):
             if name.bind is not None:
                 undo.append(partial(name.bind, name.value))
@@ -403,7 +402,7 @@ class Decided:
                 yield name, copy
 
     def _add_of_libraries_in(self, holder: Any, there: set[int]) -> None:
-        """What an object of the user's class has of libraries: `self.fabric = Fabric(...)`."""
+        """Add what library objects in an instance of the program's class move: `self.fabric = Fabric(...)`."""
         own = _owners(holder)
         for name, value in _attributes_of(holder):
 
@@ -414,7 +413,7 @@ class Decided:
             self._add_of_library(name, value, there, made, vars(holder).values())
 
     def _add_inherited(self, holder: Any, there: set[int]) -> bool:
-        """What a library's class moves from which the user's derives: a subclass of a trainer. True: it moves some."""
+        """Add what a library base class moves, as in a subclass of a trainer. Returns whether it moves anything."""
         name, own = type(holder).__name__, _owners(holder)
         calls = (call for source in self._sources for call, _ in source.calls.get(name, ()))
         if not is_mover(type(holder)) or any("cpu" in ast.unparse(each) for each in calls):
@@ -440,9 +439,9 @@ class Decided:
     def _add_of_library(
         self, name: str, value: Any, there: set[int], made: Callable[[Source], Line | None], beside: Iterable[Any] = ()
     ) -> None:
-        """Trainers and agents of libraries choose a device, and move the modules that are theirs.
+        """Add the modules of a library's trainer or agent, which chooses a device and moves its own modules.
 
-        `made`: which statement made it; `beside`: what the object has, too, that has it.
+        `made`: finds the statement that created it; `beside`: the other attributes of the object that holds it.
         """
         if isinstance(value, (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)) or not is_of_library(value):
             return
@@ -462,7 +461,7 @@ class Decided:
             self.sent_names.add(name)
 
     def _parts(self, name: str, whole: torch.nn.Module | torch.Tensor, there: set[int]) -> None:
-        """`model.fc = nn.Linear(4, 2)` after the model was sent; `model.fc.to(device)` where the rest was not."""
+        """Add parts moved by themselves, `model.fc.to(device)`, and note those assigned after the model was moved."""
         was_sent = self._was_sent(name, whole)
         for source in self._sources:
             given = source.names.get(("", name), [])
@@ -471,7 +470,7 @@ class Decided:
                 self._parts_in(source, own, whole, there, {scope: ()}, sent if was_sent else None)
 
     def _own_parts(self, holder: Any, there: set[int]) -> None:
-        """`self.model.fc = nn.Linear(4, 2)` in a method, after `self.model` was sent."""
+        """Do the same for parts of attributes: `self.model.fc = nn.Linear(4, 2)` after `self.model` was moved."""
         own = _owners(holder)
         modules = [(name, each) for name, each in _attributes_of(holder) if isinstance(each, torch.nn.Module)]
         for source in self._sources if modules else ():
@@ -483,7 +482,7 @@ class Decided:
                     self._parts_in(source, f"self.{name}", module, there, ran, sent)
 
     def _ran(self, source: Source, owners: set[str]) -> dict[str, _Moment]:
-        """When the methods of a class have run: `__init__`, what it calls, and what was called after it."""
+        """When each method of a class ran: `__init__`, the methods it calls, and those called after it."""
         ran: dict[str, _Moment] = {}
         for scope in source.functions:
             owner, _, name = scope.rpartition(".")
@@ -504,7 +503,7 @@ class Decided:
         ran: Mapping[str, _Moment],
         sent: _Moment | None,
     ) -> None:
-        """`ran`: when each scope did; `sent`: when the whole was, if it was."""
+        """Add the moved parts of `whole`. `ran`: when each scope ran; `sent`: when `whole` was moved, if it was."""
         for (scope, part), assigned in list(source.names.items()):
             if scope not in ran or not part.startswith((f"{name}.", f"{name}[")):
                 continue
@@ -517,7 +516,7 @@ class Decided:
                     self._add(piece, self.replaced)
 
     def _made_there(self, name: str, optimizer: torch.optim.Optimizer, there: set[int]) -> set[int]:
-        """The state of an optimizer that was made, or loaded, after its parameters were sent."""
+        """The optimizer state on the device: created or loaded after the parameters were moved, or moved itself."""
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         if not parameters or not all(id(each) in there for each in parameters):
             return set()
@@ -543,7 +542,7 @@ class Decided:
         )
 
     def _made_there_by(self, source: Source, made: ast.expr) -> bool:
-        """By a function that sends the model first, and then makes the optimizer or loads its state."""
+        """Does a function move the model first, and then create the optimizer or load its state?"""
         call, index = (made.value, made.slice) if isinstance(made, ast.Subscript) else (made, None)
         scope = called(call) if isinstance(call, ast.Call) else ""
         for each in source.returns.get(scope, ()):
@@ -566,12 +565,12 @@ class Decided:
         return False
 
     def _holds(self, name: str, parameters: list[torch.Tensor]) -> bool:
-        """Is it a module, as a variable, with the first of these parameters?"""
+        """Is the variable a module that contains the first of these parameters?"""
         value = next((each for one, each in self._variables() if one == name), None)
         return isinstance(value, torch.nn.Module) and any(each is parameters[0] for each in parameters_in(value))
 
     def _add_dataset(self, each: Any, there: set[int]) -> None:
-        """What a loader reads from, and the generators that it draws with."""
+        """Add the tensors that a data loader or its parts hold, and their generators."""
         if type(each) is TensorDataset:
             for index, tensor in enumerate(each.tensors):
                 if self._all_placed("TensorDataset", index):
@@ -583,7 +582,7 @@ class Decided:
             self.generators += made
 
     def _all_placed(self, name: str, index: int) -> bool:
-        """Is this argument of every call of a class on the device?"""
+        """Is this argument on the device in every call of a class?"""
         calls = [(source, *each) for source in self._sources for each in source.calls.get(name, ())]
         return bool(calls) and all(
             len(call.args) > index and self.placements.given(source, call.args[index], scope)
@@ -595,13 +594,13 @@ class Decided:
         return bool(calls) and all(self.placements.given(*each) for each in calls)
 
     def sends_its_own(self, holder: Any) -> bool:
-        """Does an object of the user's class send what it holds by its own methods?"""
+        """Do the methods of an instance of the program's class move what it holds?"""
         return type(holder) in self.around.classes and (
             self._add_own(holder, set()) or self._add_inherited(holder, set()) or self._sends_to_the_cpu(holder)
         )
 
     def _sends_to_the_cpu(self, holder: Any) -> bool:
-        """Does a method send what an object has to a device that is the CPU on every machine?"""
+        """Does a method move an attribute to a chosen device that is the CPU on every machine?"""
         own, off = _owners(holder), self.placements.switched_off
         names = [name for name, _ in _attributes_of(holder)]
         assigned = [each for source in self._sources for name in names for each in source.attributes.get(name, ())]
@@ -609,12 +608,12 @@ class Decided:
         return any(node in off for each in read for node in ast.walk(each))
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
-        """Of the user's modules."""
+        """The global variables of the program's files."""
         for space in {id(each.__globals__): each.__globals__ for each in self.around.functions}.values():
             yield from list(space.items())
 
     def _add_own(self, holder: Any, there: set[int]) -> bool:
-        """Of an object of the user's class, what its own methods send. True: they send something."""
+        """Add what the methods of an instance of the program's class move. Returns whether they move anything new."""
         before, is_module = len(there), isinstance(holder, torch.nn.Module)
         if is_module and self._first(lambda source: self.placements.sent(source, sent_itself(source, _owners(holder)))):
             self._add(holder, there)
@@ -625,7 +624,7 @@ class Decided:
         return len(there) > before
 
     def _add(self, value: Any, there: set[int]) -> None:
-        """Of a module what Module.to moves, of a container all that is in it, of another object what its `to` moves."""
+        """Add what `Module.to` moves in a module, all elements of a container, or what another object's `to` moves."""
         if isinstance(value, torch.nn.Module):
             registered = [*tensors_in(value)]
             gradients = [each.grad for each in registered if each.is_leaf and each.grad is not None]
@@ -654,7 +653,7 @@ class Decided:
                 self._add(each, there)
 
     def _add_moved_by_own(self, value: Any, there: set[int]) -> None:
-        """What the method `to` of the user's class moves. What `super().to` moves of a module is there already."""
+        """Add what a `to` method of the program's class moves; `_add` has added what `super().to` moves in a module."""
         inherits = not isinstance(value, torch.nn.Module)
         read = [(source, owner) for source in self._sources for owner in _owners(value)]
         moved, kept = (
@@ -666,7 +665,7 @@ class Decided:
                 self._add(each, there)
 
     def _was_sent(self, name: str, value: Any, scope: str = "") -> bool:
-        """Of a global, or of a variable around a function. `z.to(device)` moves a module in place, and not a tensor."""
+        """Was a global or closure variable moved? `z.to(device)` moves a module in place, but not a tensor."""
 
         def found(source: Source) -> Line | None:
             inner = scope
@@ -678,7 +677,7 @@ class Decided:
         return self._first(found) is not None
 
     def _sent_elements(self, name: str, value: Any) -> list[Any]:
-        """Of a list, dict or namespace, the elements that were sent or put into it on the device."""
+        """The elements of a list, dict or namespace that were moved, or were on the device when added."""
         if isinstance(value, types.SimpleNamespace):
             return [one for key, one in vars(value).items() if self._was_sent(f"{name}.{key}", one)]
         if not isinstance(value, (list, tuple, dict, set, deque)):
@@ -689,7 +688,7 @@ class Decided:
         return [one for key, one in pairs if not _is_plain(one) and self._element_was_sent(name, key, one)]
 
     def _was_filled(self, name: str) -> bool:
-        """`def keep(x): rows.append(x)`: by functions that have run, with what was on the device."""
+        """Did functions that have run fill it with tensors on the device: `def keep(x): rows.append(x)`?"""
 
         def found(source: Source) -> Line | None:
             scopes = {scope for scope, one in source.names if scope and one == f"{name}[]"}
@@ -706,7 +705,7 @@ class Decided:
         return self._first(lambda source: self.placements.part(source, name, key)) is not None
 
     def _was_returned(self, name: str) -> bool:
-        """What a function of the file returns that calls it as the step calls its parameter."""
+        """Does a function return a moved variable with the name of this parameter of the step?"""
 
         def found(source: Source) -> Line | None:
             made = [each for scope in _makers(source, name) for each in source.names[scope, name]]
@@ -716,7 +715,7 @@ class Decided:
         return self._first(found) is not None
 
     def _is_sent_global(self, value: Any) -> bool:
-        """An object that is a variable of the user's module, too."""
+        """Is it also a global variable of the program that was moved?"""
         names = {name for name, each in self._variables() if each is value}
         return any(self._was_sent(name, value) for name in names)
 
@@ -733,14 +732,14 @@ class Decided:
             return self._first(found) is not None
 
     def _own(self, source: Source, name: str, owners: set[str]) -> list[Assigned]:
-        """The statements that give an attribute to an object, of those that have run."""
+        """The statements that have run and assign an attribute of an object."""
         own = [each for each in source.attributes.get(name, ()) if each.owner in owners]
         if any(each.scope.endswith(".__init__") for each in own) or name.endswith("[]"):
             own = [each for each in own if self._ran_before(source, each.scope)]
         return own
 
     def _ran_before(self, source: Source, scope: str) -> bool:
-        """Has a method run before the step, as far as calls outside of what the step runs tell?"""
+        """Did a method run before the step, judging by the calls outside the functions that the step runs?"""
         name = scope.rpartition(".")[2]
         during = {each.__qualname__ for each in self.around.functions} - {f"{scope.rpartition('.')[0]}.__init__"}
         calls = (at for _, _, at in self.reasons.calls_of(source, scope))
@@ -749,7 +748,7 @@ class Decided:
     def _first(self, ask: Callable[[Source], Line | None]) -> Line | None:
         return next(filter(None, map(ask, self._sources)), None)
 
-    # ------------------------------------------------------------ where they are kept
+    # ------------------------------------------------------------ where the values are stored
 
     def _globals(self) -> None:
         files = {id(each.__globals__): each.__code__.co_filename for each in self.around.functions}
@@ -769,13 +768,13 @@ class Decided:
     def _variable(
         self, name: str, value: Any, file: str, scope: str, space: Mapping[str, Any]
     ) -> tuple[Line, Any] | None:
-        """The line that decided a variable, and its value where there is the device; None: nothing did."""
+        """The line that chose a variable, and its value on a machine with the device; None if no line did."""
         is_device = self._is_candidate(value) or self._is_no_accelerator(value, file, name, scope)
         if not is_device and not is_for_the_cpu(value, self.home):
             return None
         source = self.reasons.source(file)
         line, assigned = self.reasons.of_name(source, name, scope), source.names.get((scope, name), [])
-        if not scope and (bound := self.reasons.bound(source, name))[0] is not source:  # another file binds it
+        if not scope and (bound := self.reasons.bound(source, name))[0] is not source:  # bound in another file
             source, assigned = bound
             space = self._space_of(source)
         if line is None or (is_device and value is not None and self.again.stays(assigned, source, space)):
@@ -789,7 +788,7 @@ class Decided:
     def _precision(
         self, name: str, value: Any, line: Line, assigned: list[Assigned], source: Source, space: Mapping[str, Any]
     ) -> Any:
-        """The region or scaler that a variable or an attribute would have; None: that is not known, which is said."""
+        """The autocast region or scaler that a name would have; None if unknown, which adds to `assumed`."""
         made = self.again.precision(assigned, source, space)
         if made is not None:
             self.made.append(made)
@@ -801,7 +800,7 @@ class Decided:
         return made
 
     def _switches(self, namespace: Any, source: Source, space: dict[str, Any]) -> None:
-        """`args.cuda = not args.no_cuda and torch.cuda.is_available()`"""
+        """Turn on switches that depend on the device: `args.cuda = not args.no_cuda and torch.cuda.is_available()`."""
         for name, value in vars(namespace).items():
             if value is False:
                 assigned = source.attributes.get(name, [])
@@ -815,7 +814,7 @@ class Decided:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
-            except ValueError:  # not filled yet
+            except ValueError:  # empty cell
                 continue
             file = function.__code__.co_filename
             cells = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
@@ -875,7 +874,7 @@ class Decided:
         return is_candidate(value, self.home)
 
     def _is_no_accelerator(self, value: Any, file: str, name: str, scope: str = "") -> bool:
-        """`device = torch.accelerator.current_accelerator()` is None where there is none."""
+        """Is it None for lack of an accelerator: `device = torch.accelerator.current_accelerator()`?"""
         variable = ast.Name(name, ast.Load())
         return value is None and self.reasons.is_current_accelerator(self.reasons.source(file), variable, scope)
 
@@ -884,7 +883,7 @@ class Decided:
 
 
 def _returned_by_its_call(source: Source, given: list[Assigned]) -> Iterator[tuple[str, str]]:
-    """The functions that a variable is the result of, and the variable that each returns: `model = build()`."""
+    """Yield the functions that return a variable's value, with the local they return: `model = build()`."""
     for each in given:
         for returned in source.returns.get(called(each.value), ()) if isinstance(each.value, ast.Call) else ():
             if isinstance(returned.value, ast.Name):
@@ -892,7 +891,7 @@ def _returned_by_its_call(source: Source, given: list[Assigned]) -> Iterator[tup
 
 
 def _makers(source: Source, name: str) -> list[str]:
-    """The functions that return a variable of this name."""
+    """The functions that return a local variable of this name."""
     return [
         scope
         for scope, returned in source.returns.items()
@@ -901,7 +900,7 @@ def _makers(source: Source, name: str) -> list[str]:
 
 
 def _of_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
-    """The state that is where the parameters are: what has their shape."""
+    """The ids of the state tensors on the parameters' device: those with the shape of their parameter."""
     return {
         id(value)
         for parameter, its in optimizer.state.items()
@@ -911,7 +910,7 @@ def _of_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
 
 
 def _by_own_apply(module: torch.nn.Module, home: torch.device) -> set[int]:
-    """What a module that overrides `_apply` moves: metrics move their states, Gaussian processes their data."""
+    """The ids of the tensors that an overridden `_apply` moves, such as metric states or Gaussian process data."""
     moved: set[int] = set()
     own = apply_of(type(module))
     if own is apply_of(torch.nn.Module) or own.__module__.startswith("torch."):
@@ -922,15 +921,15 @@ def _by_own_apply(module: torch.nn.Module, home: torch.device) -> set[int]:
         return tensor
 
     try:
-        with ReadAsCpu(home):  # it may remember the device by now
+        with ReadAsCpu(home):  # it may already store the device
             own(module, seen)
-    except Exception:  # then its move fails, too
+    except Exception:  # its move fails as well
         return set()
     return moved
 
 
 def _pieces(whole: Any, path: str, assigned: list[Assigned]) -> Iterator[tuple[Any, Assigned]]:
-    """The modules and tensors that statements put into a module, by the way they write it, and which did it."""
+    """Yield the modules and tensors that statements assign in a module at `path`, each with its statement."""
     holder = _part_of(whole, path.removesuffix("[]"))
     if not path.endswith("[]"):
         if holder is not None and holder is not whole:
@@ -945,7 +944,7 @@ def _pieces(whole: Any, path: str, assigned: list[Assigned]) -> Iterator[tuple[A
 
 
 def _part_of(whole: Any, path: str) -> Any:
-    """A module or a tensor in a module, by the way a statement writes it: `.layers[0].weight`; None: no such thing."""
+    """The module or tensor at a path such as `.layers[0].weight` in a module; None if it does not exist."""
     for attribute, key in re.findall(r"\.(\w+)|\[([^]]*)\]", path):
         step = attribute or ast.literal_eval(key)
         if not isinstance(whole, torch.nn.Module):
@@ -958,7 +957,7 @@ def _part_of(whole: Any, path: str) -> Any:
 
 
 def _is_made(source: Source, assigned: Assigned) -> bool:
-    """Is what it assigns the result of a call, as far as the statements before it tell?"""
+    """Is the assigned value the result of a call, directly or through a variable?"""
     value = assigned.value
     if isinstance(value, ast.Name):
         before = source.names.get((assigned.scope, value.id), [])
@@ -975,7 +974,7 @@ def _is_method(call: ast.Call, name: str) -> bool:
 
 
 def _locals_of(file: str) -> dict[str, Any]:
-    """The variables of the functions of a file that are running."""
+    """The local variables of the running functions of a file."""
     found: dict[str, Any] = {}
     for frame in users_frames():
         found |= frame.f_locals if frame.f_code.co_filename == file else {}
@@ -1006,7 +1005,7 @@ def _registered_in(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Certainly without a tensor: a number or a text, or a container of such."""
+    """Certainly holds no tensor: a number, a string, or a container of them."""
     inside = value.values() if type(value) is dict else value
     return type(value) in ATOMS or (
         type(value) in (list, tuple, set, dict) and all(type(each) in ATOMS for each in inside)
@@ -1014,7 +1013,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def contents_of(function: types.FunctionType) -> Iterator[Any]:
-    """Of the cells of a closure."""
+    """Yield the contents of a function's closure cells; None for an empty cell."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -1023,12 +1022,12 @@ def contents_of(function: types.FunctionType) -> Iterator[Any]:
 
 
 SwitchedOff = Callable[[Any], bool]
-_POSITION = {"autocast": 2, "GradScaler": 5}  # of `enabled` among the arguments, by the name of what is called
-_WITHOUT_DEVICE = {"autocast": 0, "GradScaler": 4}  # of torch.cuda.amp's
+_POSITION = {"autocast": 2, "GradScaler": 5}  # index of the argument `enabled`, by callable
+_WITHOUT_DEVICE = {"autocast": 0, "GradScaler": 4}  # the same for torch.cuda.amp, without the device argument
 
 
 def switched_off_by(around: Captured, inventory: Inventory, caller: str, home: torch.device) -> SwitchedOff:
-    """Tells of an autocast region or a scaler whether the call that made it switched it off."""
+    """Return a predicate: was an autocast region or a scaler disabled by the call that created it?"""
     reasons = Reasons()
     again = Again(reasons, home)
     files = dict.fromkeys([*(each.__code__.co_filename for each in around.functions), *([caller] if caller else ())])
@@ -1054,7 +1053,7 @@ def switched_off_by(around: Captured, inventory: Inventory, caller: str, home: t
 
 
 def _variables(made: Any, around: Captured) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The variables that have it, each with the values of those beside it."""
+    """Yield the names of the variables that are this object, each with its namespace."""
     for function in around.functions:
         own = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
         space = {**function.__globals__, **own}
@@ -1065,14 +1064,14 @@ def _variables(made: Any, around: Captured) -> Iterator[tuple[str, dict[str, Any
 
 
 def _attributes(made: Any, inventory: Inventory) -> Iterator[tuple[str, Any]]:
-    """The attributes that have it, each with their object."""
+    """Yield the names of the attributes that are this object, each with its holder."""
     for holder, _ in inventory.holders.values():
         own = getattr(holder, "__dict__", None)
         yield from ((name, holder) for name, value in own.items() if value is made) if type(own) is dict else ()
 
 
 def _assigned(source: Source, name: str) -> Iterator[Assigned]:
-    """What is assigned to a variable of this name, in any scope."""
+    """Yield the assignments to a variable of this name, in any scope."""
     for (_, each), given in source.names.items():
         yield from given if each == name else ()
 
@@ -1080,7 +1079,7 @@ def _assigned(source: Source, name: str) -> Iterator[Assigned]:
 def _answers(
     again: Again, expression: ast.expr, positions: dict[str, int], source: Source, scope: str, space: dict[str, Any]
 ) -> Iterator[bool | None]:
-    """For each call in an expression that makes such an object: is it on? None: that cannot be told."""
+    """Yield, for each call that creates such an object, whether it is enabled; None if unknown."""
     for call in ast.walk(expression):
         if isinstance(call, ast.Call) and called(call) in positions:
             position = positions[called(call)]
@@ -1091,7 +1090,7 @@ def _answers(
 
 
 def _decorated_by(region: Any) -> Sequence[types.FunctionType]:
-    """The function that `@torch.autocast(...)` stands above, and that is about to run."""
+    """The function decorated with `@torch.autocast(...)` that is about to run."""
     frame: FrameType | None = frame_at(1)
     while frame is not None:
         if frame.f_code.co_name == "decorate_autocast":

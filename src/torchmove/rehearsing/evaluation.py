@@ -1,7 +1,7 @@
-"""What an expression of a user's file is worth on a machine with the device: it is evaluated again.
+"""Re-evaluates expressions of the program as on a machine with the device.
 
-Only what asks for a device, compares and chooses is evaluated, and what makes a region of mixed precision or a gradient
-scaler. A name is looked up among the variables; if its own value was decided, that is evaluated again too.
+Covers only expressions that ask for a device, compare or choose, and those that create an autocast region or a gradient
+scaler. Names are looked up among the variables; a value that depends on the device is re-evaluated as well.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _COMPARING: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 class CannotTell(Exception):
-    """Evaluating it would do more than ask, or a name has no value."""
+    """The expression cannot be evaluated without side effects, or a name has no value."""
 
 
 class NeverCalled(CannotTell):
-    """It is the parameter of a function that nothing calls."""
+    """The value is a parameter of a function without calls."""
 
 
 def is_candidate(value: Any, home: torch.device) -> bool:
-    """Can it have been decided: another device, its name, a tensor type of the CPU's, a switch that is off?"""
+    """May it depend on the device: another device or its name, a tensor type, or a switch that is off?"""
     if isinstance(value, torch.device):
         return value.type != home.type
     if isinstance(value, type):
@@ -69,7 +69,7 @@ def is_candidate(value: Any, home: torch.device) -> bool:
 
 
 def on_device(value: Any, home: torch.device) -> Any:
-    """What a device, its name or a tensor type would be on a machine that has the device."""
+    """The equivalent of a device, its name or a tensor type on a machine with the device."""
     bare = torch.device(home.type) if not home.index else home
     if value is None or isinstance(value, torch.device):
         return bare
@@ -81,7 +81,7 @@ def on_device(value: Any, home: torch.device) -> Any:
 
 
 def is_for_the_cpu(value: Any, home: torch.device) -> bool:
-    """Is it what stands for mixed precision where there is no device: nothing, or a region or a scaler of the CPU's?"""
+    """Does it replace mixed precision on a machine without the device: None, nullcontext, a CPU region or scaler?"""
     if isinstance(value, torch.autocast):
         return bool(value.device != home.type)
     if isinstance(value, functools.partial):
@@ -91,7 +91,7 @@ def is_for_the_cpu(value: Any, home: torch.device) -> bool:
 
 
 def assigned_to(name: str, source: Source, scope: str) -> tuple[str, list[Assigned]]:
-    """The scope in which a variable is found from another one, and what is assigned to it there."""
+    """The scope that a variable resolves to, and its assignments in that scope."""
     while scope and not source.names.get((scope, name)) and not _is_parameter(name, source, scope):
         scope = scope_around(scope)
     return scope, source.names.get((scope, name), [])
@@ -105,7 +105,7 @@ def _is_of_cpu(value: Any, home: torch.device) -> bool:
     return value.__module__ == "torch" if isinstance(value, type) else is_candidate(value, home)
 
 
-_COUNTERS = (int, float, list, dict, set)  # what is in these changes, and no statement binds the name
+_COUNTERS = (int, float, list, dict, set)  # values that may change without an assignment to the name
 
 
 def makes_precision(expression: ast.expr) -> bool:
@@ -113,8 +113,10 @@ def makes_precision(expression: ast.expr) -> bool:
 
 
 class Again:
-    """Attributes:
-    off: regions and scalers that were made anew and are switched off by the expression that makes them.
+    """Re-evaluates expressions as on a machine with the device.
+
+    Attributes:
+    off: re-created autocast regions and scalers that their expression disables.
     """
 
     def __init__(
@@ -123,48 +125,47 @@ class Again:
         """`space_of`: the variables of a file, with their values."""
         self.reasons, self.home, self.space_of = reasons, home, space_of
         self.off: list[Any] = []
-        self._under_way: set[int] = set()  # the assignments of switches that are evaluated
+        self._under_way: set[int] = set()  # ids of the assignments under evaluation
 
     def switch(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> bool | None:
-        """The truth of a switch; None: it stays off, or that cannot be told."""
+        """True if a switch would be on; None if it stays off or is unknown."""
         runs = [each for each in assigned if self._runs(each, source, space) is not False]
         return any(self.truth(each.value, source, each.scope, space) for each in runs) or None
 
     def _runs(self, assigned: Assigned, source: Source, space: Mapping[str, Any]) -> bool | None:
-        """Would the statement run, by the tests around it?"""
+        """Would the statement run, given the conditions around it? None if unknown."""
         answers = {self.truth(test, source, assigned.scope, space) for test in assigned.tests}
         return False if False in answers else None if None in answers else True
 
     def truth(self, node: ast.expr, source: Source, scope: str, space: Mapping[str, Any]) -> bool | None:
         try:
             return bool(self.value(node, source, scope, space))
-        except Exception:  # its names have other values by now
+        except Exception:  # its names may have been rebound
             return None
 
     def stays(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> bool:
-        """Is a device that was decided on the CPU also where there is the device: by a switch that is off, or by a
-        later statement?"""
-        with suppress(Exception):  # its names have other values by now
+        """Is a chosen device the CPU on every machine, because of a switch that is off or a later statement?"""
+        with suppress(Exception):  # its names may have been rebound
             return _is_of_cpu(self._by_statements(reversed(assigned), source, space), self.home)
         return False
 
     def is_cpu(self, device: ast.expr, source: Source, scope: str) -> bool:
-        """Is a device that is decided the CPU also where there is the device, or a switch that is decided off?"""
-        with suppress(Exception):  # its names have other values by now
+        """Is a chosen device the CPU on every machine, or a chosen switch off?"""
+        with suppress(Exception):  # its names may have been rebound
             return _is_of_cpu(self.value(device, source, scope, self.space_of(source)), self.home)
         return False
 
     def never_runs(self, assigned: Assigned, source: Source) -> bool:
-        """Is a statement skipped on every machine, by a switch that nothing has changed?"""
-        tests = (each for each in assigned.tests if not isinstance(each, ast.Constant))  # that of a handler is one
+        """Is a statement skipped on every machine, because of a switch that nothing changes?"""
+        tests = (each for each in assigned.tests if not isinstance(each, ast.Constant))  # a constant marks a handler
         return any(self.is_off(each, source, assigned.scope) for each in tests)
 
     def is_off(self, test: ast.expr, source: Source, scope: str) -> bool:
-        """Is a test false on every machine, by what nothing has changed?"""
+        """Is a test false on every machine, given only values that nothing changes?"""
         return self._is_settled(test, source, scope) and self.truth(test, source, scope, self.space_of(source)) is False
 
     def _is_settled(self, test: ast.expr, source: Source, scope: str) -> bool:
-        """Are all that it reads variables that are bound once, to no number or container?"""
+        """Does the test read only variables that are bound once, and not to a number or container?"""
         space = self.space_of(source)
         for name in {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}:
             found_in, assigned = assigned_to(name, source, scope)
@@ -177,7 +178,7 @@ class Again:
     def _by_statements(
         self, statements: Iterable[Assigned], source: Source, space: Mapping[str, Any], deep: int = 0
     ) -> Any:
-        """What the first of these gives that runs."""
+        """The value that the first of these statements that runs assigns or returns."""
         for each in statements:
             runs = self._runs(each, source, space)
             if runs is None:
@@ -187,16 +188,16 @@ class Again:
         raise CannotTell
 
     def precision(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> Any:
-        """The region or the scaler that a variable would have; None: it would have none, or that cannot be told."""
+        """The autocast region or scaler that a variable would have; None if it has none or this is unknown."""
         for each in reversed(assigned):
             if makes_precision(each.value) and self._runs(each, source, space):
-                with suppress(Exception):  # its names have other values by now
+                with suppress(Exception):  # its names may have been rebound
                     made = self.value(each.value, source, each.scope, space)
                     return None if is_for_the_cpu(made, self.home) else made
         return None
 
     def value(self, node: ast.expr, source: Source, scope: str, space: Mapping[str, Any], deep: int = 0) -> Any:
-        """Raises CannotTell, or whatever computing it raises."""
+        """Evaluate an expression. Raises CannotTell, or any error of the evaluation."""
 
         def of(inner: ast.expr) -> Any:
             return self.value(inner, source, scope, space, deep + 1)
@@ -233,7 +234,7 @@ class Again:
         raise CannotTell
 
     def _own(self, name: str, source: Source, scope: str, space: Mapping[str, Any], deep: int) -> Any:
-        """What the methods of a class give to an attribute of its objects."""
+        """The value that the methods of a class assign to an attribute of `self`."""
         owners = {base for each in scope.split(".") for base in family_of(source, each)}
         own = [each for each in source.attributes.get(name, ()) if each.owner in owners]
         return self._by_statements(reversed(own), source, space, deep + 1)
@@ -243,18 +244,18 @@ class Again:
         if isinstance(holder, types.ModuleType) and is_program(getattr(holder, "__file__", None) or "<"):
             return self._named(name, self.reasons.source(str(holder.__file__)), "", vars(holder), 0)
         if isinstance(found, torch.device) and name not in getattr(holder, "__dict__", {}):
-            raise CannotTell  # of a tensor: it is where that is
+            raise CannotTell  # the device of a tensor, which is not known here
         return self._kept(found, name, holder, source, space)
 
     def _kept(self, found: Any, name: str, holder: Any, source: Source, space: Mapping[str, Any]) -> Any:
-        """What there would be in an attribute, or under a key."""
+        """The value that an attribute or a key would have on a machine with the device."""
         assigned = source.attributes.get(name, [])
         if not is_candidate(found, self.home) or self.reasons.of_attribute(source, name) is None:
             return found
         owners = {each.__name__ for each in type(holder).__mro__[:-1]}
         own = [each for each in assigned if each.owner in owners]
         space = {**space, "self": holder}
-        if not own and found is not False and len(assigned) > 1:  # of which object is not known
+        if not own and found is not False and len(assigned) > 1:  # unknown which assignment applies
             return on_device(found, self.home)
         return self._there(found, own or assigned, source, space)
 
@@ -274,7 +275,7 @@ class Again:
             raise CannotTell
         given, named = [*map(of, node.args)], {each.arg: of(each.value) for each in node.keywords if each.arg}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there is no such device
+            warnings.simplefilter("ignore")  # about the missing device
             made = of(node.func)(*given, **named)
         if named.get("enabled") is False:
             self.off.append(made)
@@ -286,7 +287,7 @@ class Again:
             return self._given(name, source, scope, space, deep)
         values, read = space, source
         source, assigned = (source, assigned) if scope else self.reasons.bound(source, name)
-        if source is not read:  # another file binds it
+        if source is not read:  # bound in another file
             space = self.space_of(source)
         if name not in values:
             if len(assigned) != 1:
@@ -301,11 +302,11 @@ class Again:
         return self._there(value, assigned, source, space)
 
     def _given(self, name: str, source: Source, scope: str, space: Mapping[str, Any], deep: int) -> Any:
-        """What every call of a function gives for a parameter, if all give the same."""
+        """The value that the calls of a function pass for a parameter, if they all agree."""
         function, values = source.functions[scope], []
         for caller, call, at in self.reasons.calls_of(source, scope):
             given = argument_of(call, function, name)
-            if at == scope:  # it calls itself
+            if at == scope:  # a recursive call
                 continue
             where = (caller, at) if given is not None else (source, scope_around(scope))
             node = default_of(function, name) if given is None else given
@@ -320,7 +321,7 @@ class Again:
         raise CannotTell if values else NeverCalled
 
     def _there(self, value: Any, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> Any:
-        """A value that was decided. What is in a container is not known; nor is a switch that is made of itself."""
+        """The value on a machine with the device. Unknown for containers, and for a switch that depends on itself."""
         is_under_way = id(assigned) in self._under_way
         if isinstance(value, (list, tuple, dict)) or (is_under_way and value is False):
             raise CannotTell

@@ -1,6 +1,6 @@
-"""What libraries keep for the whole process: answers about the device that they have cached, and the device they chose.
+"""Resets the process-wide state of libraries: cached answers about the device, and the device they chose.
 
-It is forgotten before a rehearsal, so that they ask the simulated device, and put back or forgotten again afterwards.
+A rehearsal clears it first, so that libraries query the simulated device, and restores or clears it again afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchmove.internals.undo import Undo
 from torchmove.rehearsing.sources import ASKS
 from torchmove.rehearsing.tensors import CPU
 
-# Dicts that the objects of a library share, by module and class.
+# Dicts shared by all objects of a library class, by module.
 _SHARED = {
     "accelerate.state": ("PartialState._shared_state", "AcceleratorState._shared_state", "GradientState._shared_state"),
     "pyro.poutine.runtime": ("_PYRO_PARAM_STORE._params", "_PYRO_PARAM_STORE._param_to_name"),
@@ -28,7 +28,7 @@ _caches: dict[str, Any] = {}  # by module and name
 
 
 def forget_answers(undo: Undo) -> None:
-    """Cached functions that ask whether there is a device, by themselves or through others."""
+    """Clear the caches of functions that ask for the device, directly or through other cached functions."""
     _look_for_caches()
     asking = {*ASKS}
     found: list[Any] = []
@@ -63,7 +63,7 @@ def remember_shared(undo: Undo) -> None:
 
 
 def take_chosen(objects: Iterable[Any], home: torch.device, undo: Undo) -> list[str]:
-    """The device that accelerate chose where there was none is the simulated one. What was assumed, in words."""
+    """Replace the CPU chosen by accelerate with the simulated device, and return a note about this assumption."""
     own = [vars(each) for each in objects if type(each).__module__.startswith("accelerate.")]
     taken = False
     for holder in (*(shared for _, _, shared in _shared()), *own):
@@ -76,7 +76,7 @@ def take_chosen(objects: Iterable[Any], home: torch.device, undo: Undo) -> list[
 
 
 def _shared() -> Iterator[tuple[Any, str, dict[Any, Any]]]:
-    """Each with the object and the attribute that has it."""
+    """Yield each shared dict after its holder and attribute name."""
     for name, paths in _SHARED.items():
         for path in paths if name in sys.modules else ():
             first, last = path.split(".")
@@ -87,7 +87,7 @@ def _shared() -> Iterator[tuple[Any, str, dict[Any, Any]]]:
 
 
 def take_accelerators(objects: Iterable[Any], home: torch.device, undo: Undo) -> None:
-    """The object that stands for the CPU in a `Trainer` or `Fabric` of Lightning's becomes the one for CUDA."""
+    """Turn the CPU accelerator of a Lightning `Trainer` or `Fabric` into the CUDA accelerator."""
     for each in objects if home.type == "cuda" else ():
         module, own = type(each).__module__, type(each)
         if own.__name__ == "CPUAccelerator" and module.endswith(".accelerators.cpu"):

@@ -1,8 +1,8 @@
-"""What the user's own statements sent to a device, or made there, before the step.
+"""Finds what the program moved to a device, or created on it, before the step.
 
-On a machine without the device they sent it to the CPU, so what is there now does not tell. The statements do: an
-expression is read for where its tensors are. What its arguments say of it depends on what is called: a factory without
-`device=` makes a tensor on the CPU whatever it is given, a function of tensors returns one that is where they are.
+On a machine without the device these tensors are on the CPU, so their current device carries no information. Instead,
+each expression is analyzed for the device of its tensors. The role of its arguments depends on the callable: a factory
+without `device=` creates a CPU tensor whatever its arguments; a function of tensors returns one on their device.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from torchmove.rehearsing.sources import (
     vararg_of,
 )
 
-DEEP = 150  # from expression to expression; a longer way is not followed
+DEEP = 150  # most steps to follow from expression to expression
 _SENDING = {"to", "type", "type_as"}
 _TO_THE_HOST = {"cpu", "numpy", "item", "tolist"}
 _FACTORIES = {
     *("zeros", "ones", "empty", "full", "eye", "arange", "linspace", "logspace", "tensor", "from_numpy", "load"),
     *("rand", "randn", "randint", "randperm", "empty_strided", "normal", "sparse_coo_tensor", "Generator"),
 }
-# Of torch's classes those that hold or copy the modules and tensors they are given; others make their own.
+# The torch classes that hold or copy the modules and tensors they are given; the others create new tensors.
 _WRAPPERS = {
     *("TensorDataset", "Subset", "ConcatDataset", "StackDataset", "DataLoader"),
     *("Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Parameter", "Variable", "Buffer"),
     *("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "AveragedModel", "SWALR"),
 }
-_PREPARING = {"prepare", "prepare_model", "setup", "setup_module"}  # methods of accelerate's and Lightning's objects
+_PREPARING = {"prepare", "prepare_model", "setup", "setup_module"}  # methods of accelerate and Lightning objects
 _METADATA = re.compile(r"(shape|size|device|dtype|ndim|layout|training)$|.*(features|channels|_dim|_size)$|(num|n)_")
 
 
 class _Where(NamedTuple):
-    """Where an expression is read: in which file and scope, under which tests, and what the loops around it go over."""
+    """The context of an expression: its file and scope, and the conditions and loops around it."""
 
     source: Source
     scope: str
@@ -61,7 +61,7 @@ class _Where(NamedTuple):
     position: tuple[int, int]
     loops: dict[str, ast.expr]
     default: ast.expr | None = None  # the default device
-    is_tensor: bool = False  # the value is one: a statement `x.to(device)` by itself changes nothing
+    is_tensor: bool = False  # the value is a tensor: `x.to(device)` without an assignment has no effect
 
     @classmethod
     def of(cls, source: Source, assigned: Assigned) -> _Where:
@@ -74,22 +74,23 @@ class _Where(NamedTuple):
 
 
 class Placements:
-    """Answers with the line that decided the device; None: it is on the CPU, or nothing is known of it."""
+    """Finds the line that chose the device of a value; None means the CPU or unknown."""
 
     def __init__(self, reasons: Reasons, again: Again) -> None:
         self.reasons, self.again = reasons, again
-        self.switched_off: set[ast.AST] = set()  # devices that are decided, and are the CPU on every machine
-        self._known: dict[tuple[Any, ...], Line | None] = {}  # of expressions, where they are read
-        self._of_objects: dict[frozenset[int], tuple[dict[Any, Any], dict[Any, Any]]] = {}  # what is known, likewise
-        self._under_way: set[tuple[Any, ...]] = set()  # those that are being read
-        self._is_cut = False  # an expression led to itself: what is decided elsewhere may still say more
-        self._led_to: set[tuple[Any, ...]] = set()  # the expressions under way that were met again meanwhile
-        # Of expressions that were cut, those that they led to: as long as these are under way, nothing else is found.
+        self.switched_off: set[ast.AST] = set()  # choices of a device that give the CPU on every machine
+        self._known: dict[tuple[Any, ...], Line | None] = {}  # results, by expression and context
+        self._of_objects: dict[frozenset[int], tuple[dict[Any, Any], dict[Any, Any]]] = {}  # results, by object
+        self._under_way: set[tuple[Any, ...]] = set()  # expressions under analysis
+        self._is_cut = False  # an expression depends on itself, so a None is not final
+        self._led_to: set[tuple[Any, ...]] = set()  # the expressions in `_under_way` that were reached again
+        # For each expression cut short by a cycle, the expressions it reached: while they are in `_under_way`, a new
+        # analysis gives the same result.
         self._open: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
 
     @contextmanager
     def of_object(self, made_by: Mapping[str, ast.Call]) -> Iterator[None]:
-        """Meanwhile a class is read as these calls have made its object."""
+        """Within the context, read each class as created by its call in `made_by`."""
         key, before = frozenset(map(id, made_by.values())), (self._known, self._open)
         self._known, self._open = self._of_objects.setdefault(key, ({}, {})) if made_by else before
         try:
@@ -101,7 +102,7 @@ class Placements:
     def sent(
         self, source: Source, assigned: Iterable[Assigned], deep: int = 0, *, is_tensor: bool = False
     ) -> Line | None:
-        """Of a variable or an attribute. In each scope the last assignment decides."""
+        """The line that moved a variable or an attribute; the last assignment in a scope takes precedence."""
         by_scope: defaultdict[str, list[Assigned]] = defaultdict(list)
         for each in assigned:
             if not (is_tensor and each.is_sent) and not self.again.never_runs(each, source):
@@ -118,7 +119,10 @@ class Placements:
     def _returned_by(
         self, source: Source, scope: str, deep: int, part: ast.expr | None = None, *, is_tensor: bool = False
     ) -> Line | None:
-        """By a function: in all its branches, but for one that asks for the device. `part`: of a tuple or a dict."""
+        """The line that chose the device of a function's result, in all branches or in one that asks for the device.
+
+        `part`: the index or key, for one value of a tuple or a dict.
+        """
         sent: Line | None = None
         for each in source.returns.get(scope, ()):
             where = _Where.of(source, each)._replace(is_tensor=is_tensor)
@@ -131,7 +135,7 @@ class Placements:
         return sent
 
     def _of_part(self, node: ast.expr, index: ast.expr, where: _Where, deep: int) -> Line | None:
-        """Of one value of several: a member of a tuple, list or dict, or of what a function returns."""
+        """The line for one element of a tuple, list, dict or function result."""
         key = getattr(index, "value", None)
         if isinstance(node, (ast.Tuple, ast.List)) and type(key) is int and -len(node.elts) <= key < len(node.elts):
             return self.placed(node.elts[key], where, deep)
@@ -155,16 +159,16 @@ class Placements:
         return self.placed(node, where, deep)
 
     def part(self, source: Source, name: str, key: object) -> Line | None:
-        """Of what a variable of a module has under a key, by the last statement that bound the variable."""
+        """The line for an element of a module variable, from the last statement that bound the variable."""
         end = _Where(source, "", "", (), (sys.maxsize, 0), {})
         return self._of_part(ast.Name(name, ast.Load()), ast.Constant(key), end, 0)  # type: ignore[arg-type]
 
     def given(self, source: Source, argument: ast.expr, scope: str) -> Line | None:
-        """Of the argument of a call."""
+        """The line that chose the device of a call's argument."""
         return self.placed(argument, _Where.of_argument(source, argument, scope))
 
     def placed(self, node: ast.AST | None, where: _Where, deep: int = 0) -> Line | None:
-        """Of the tensors of an expression."""
+        """The line that chose the device of an expression's tensors."""
         if node is None or deep > DEEP:
             return None
         key = (node, where.source.file, *where[1:5], *where.loops.items(), where.is_tensor)
@@ -215,7 +219,7 @@ class Placements:
         source, scope = where.source, where.scope
         while True:
             assigned = source.names.get((scope, node.id), [])
-            if scope == where.scope:  # a variable was sent before it was read, or it was not yet
+            if scope == where.scope:  # only what was assigned before the variable is read
                 assigned = [each for each in assigned if _end(each.value) <= where.position]
             if assigned:
                 found = self.sent(source, assigned, deep, is_tensor=where.is_tensor)
@@ -231,7 +235,7 @@ class Placements:
             scope = scope_around(scope)
 
     def _of_parameter(self, source: Source, scope: str, name: str, deep: int, is_tensor: bool) -> Line | None:
-        """By what every call in the user's files gives for it. A function that calls itself gives what it was given."""
+        """The line for a parameter, if the arguments of all calls are on a device; recursive calls are skipped."""
         found: list[Line | None] = []
         for caller, given, at in self.reasons.arguments(source, scope, name):
             was_cut, self._is_cut = self._is_cut, False
@@ -241,7 +245,7 @@ class Placements:
         return found[0] if found and all(found) else None
 
     def _of_vararg(self, source: Source, scope: str, deep: int) -> Line | None:
-        """`*args`: in every call one is there at least; of numbers and texts nothing tells."""
+        """The line for `*args`, if every call passes at least one argument on a device."""
         skipped = len(source.functions[scope].args.args) - (parameters_of(source.functions[scope])[:1] == ["self"])
         found = [
             self._of_any(call.args[skipped:], _Where.of_argument(caller, call, at), deep)
@@ -294,7 +298,7 @@ class Placements:
         return self._of_any(self._followed(node, name, where), where, deep)
 
     def _sent_in_place(self, name: str, where: _Where, deep: int) -> Line | None:
-        """By a function of the file that returns nothing: `def send(model, device): model.to(device)`."""
+        """The line that moves the argument of a function without a result: `def send(model, device): ...`."""
         function = where.source.functions.get(name)
         if function is None or where.source.returns.get(name):
             return None
@@ -308,7 +312,7 @@ class Placements:
         return None
 
     def _of_preparer(self, node: ast.expr, where: _Where) -> Line | None:
-        """`accelerator.prepare`, `self.fabric.setup`: what it returns is on the device that its object has chosen."""
+        """The line that created the library object of `accelerator.prepare` or `self.fabric.setup`, with its device."""
         if isinstance(node, ast.Name):
             return self.reasons.made_by_library(where.source, node.id, where.scope)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
@@ -319,7 +323,7 @@ class Placements:
         return None
 
     def _asked(self, node: ast.Call, name: str, where: _Where) -> list[ast.expr]:
-        """The expressions that say where the result is."""
+        """The expressions in a call that give the device of its result."""
         asked = [each.value for each in node.keywords if each.arg in ("device", "map_location")]
         if name == "Generator" or (name in _SENDING and isinstance(node.func, ast.Attribute)):
             asked += node.args
@@ -327,11 +331,11 @@ class Placements:
             asked += where.tests
         elif isinstance(node.func, ast.Name) and self._is_alias(where.source, name, where.scope):
             asked.append(node.func)
-        # A device that is named outright was there: the statement would have failed where it is not.
+        # A literal device exists on this machine, as the statement has not failed, so nothing chose it.
         return [device for device in asked if not isinstance(device, ast.Constant)]
 
     def _stays(self, device: ast.expr, where: _Where) -> bool:
-        """Is what says where the result is the CPU on every machine, by a switch that is off?"""
+        """Does a device expression or condition give the CPU on every machine, because a switch is off?"""
         if device in where.tests:
             return self.again.is_off(device, where.source, where.scope)
         if isinstance(device, ast.Name):
@@ -342,7 +346,7 @@ class Placements:
         return self.again.is_cpu(device, where.source, where.scope)
 
     def _decided(self, device: ast.expr, where: _Where, deep: int) -> Line | None:
-        """The line that decided a device; that of a tensor is where the tensor is."""
+        """The line that chose a device; for `x.device`, the line that chose the device of x."""
         found = self.reasons.of(where.source, device, where.scope)
         if found is not None and self._stays(device, where):
             self.switched_off.add(device)
@@ -358,11 +362,11 @@ class Placements:
         return self.placed(device, where, deep)
 
     def _makes(self, node: ast.Call, name: str, source: Source) -> bool:
-        """Does it make tensors where the default device is?"""
+        """Does the call create tensors on the default device?"""
         return name in _FACTORIES or name in source.classes or (name[:1].isupper() and _is_torchs(source, node.func))
 
     def _followed(self, node: ast.Call, name: str, where: _Where) -> list[ast.expr]:
-        """What else tells where the result is: the object whose method is called, or the arguments."""
+        """The expressions whose device the result has: the object whose method is called, or the arguments."""
         source = where.source
         given = [*node.args, *(each.value for each in node.keywords)]
         is_method = isinstance(node.func, ast.Attribute) and not _is_of_a_module(source, node.func)
@@ -376,7 +380,7 @@ class Placements:
         return given
 
     def _returned(self, node: ast.Call, name: str, where: _Where, deep: int) -> Line | None:
-        """By a function of the file, or one that it imports."""
+        """The line for the result of a function of the file, or of one that it imports."""
         source = where.source
         if name in source.returns:
             return self._returned_by(source, name, deep, is_tensor=where.is_tensor)
@@ -391,7 +395,7 @@ class Placements:
         return self._returned_by(self.reasons.source(file), original, deep, is_tensor=where.is_tensor)
 
     def _is_alias(self, source: Source, name: str, scope: str) -> bool:
-        """Of a type of tensors or of a function that moves one: `Tensor = torch.cuda.FloatTensor if cuda else ...`."""
+        """Is it an alias of a tensor type or of a lambda: `Tensor = torch.cuda.FloatTensor if cuda else ...`?"""
         assigned = source.names.get((scope, name)) or source.names.get(("", name), [])
         return any(
             isinstance(inner, ast.Lambda) or (isinstance(inner, ast.Attribute) and inner.attr.endswith("Tensor"))
@@ -401,7 +405,7 @@ class Placements:
 
 
 def is_made_on_cpu(value: ast.expr) -> bool:
-    """Does it call a factory without saying where: `torch.rand(4)`, `torch.rand(4).float()`?"""
+    """Is it a factory call without a device: `torch.rand(4)`, `torch.rand(4).float()`?"""
     if not isinstance(value, ast.Call) or any(each.arg in ("device", None) for each in value.keywords):
         return False
     inner = value.func.value if isinstance(value.func, ast.Attribute) else None
@@ -411,7 +415,7 @@ def is_made_on_cpu(value: ast.expr) -> bool:
 
 
 def _brings_back(each: Assigned) -> bool:
-    """`model.cpu()`"""
+    """Does the statement move to the CPU, as in `model.cpu()`?"""
     calls = [node for node in ast.walk(each.value) if isinstance(node, ast.Call)] if each.is_sent else []
     return any(called(call) == "cpu" or (called(call) == "to" and _names_the_cpu(call)) for call in calls)
 
@@ -425,17 +429,17 @@ def _position(node: ast.expr) -> tuple[int, int]:
 
 
 def _end(node: ast.expr) -> tuple[int, int]:
-    """A statement counts from its end on: in `model = Wrap(model)` the argument is what was there before."""
+    """The position from which an assignment is in effect: in `model = Wrap(model)` the argument is the old value."""
     return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 
 
 def sent_itself(source: Source, owners: Iterable[str]) -> list[Assigned]:
-    """Statements like `self.to(device)` in the classes of an object."""
+    """The statements in the classes of an object that move it as a whole, such as `self.to(device)`."""
     return [each for each in source.attributes.get(ITSELF, ()) if each.owner in owners]
 
 
 def _is_of_a_module(source: Source, func: ast.Attribute) -> bool:
-    """`torch.cat`, `copy.deepcopy`: no method of a value. A value that is imported by its name has methods."""
+    """Is it a function of a module or class, such as `torch.cat`, rather than a method of an imported value?"""
     root: ast.expr = func
     while isinstance(root, ast.Attribute):
         root = root.value

@@ -1,4 +1,4 @@
-"""A step without the simulation: its own tensors' copies, on the CPU, with the device read as the CPU."""
+"""Runs a step without the simulation: on copies of its tensors on the CPU, with the device read as the CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plainly(
     around: Captured,
     home: torch.device,
 ) -> BaseException | None:
-    """The error that the step ends in, if it does. Afterwards all is as it was."""
+    """Run the step and return the error it raises, if any; restores all state afterwards."""
     undo = Undo(always=True)
     raised: BaseException | None = None
     with undo, undo:

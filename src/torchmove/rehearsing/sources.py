@@ -1,8 +1,8 @@
-"""What the statements of a file assign, and which of them decided a device.
+"""Collects what the statements of a file assign, and finds the one that chose a device.
 
-Read from the syntax tree. `torch.device("cuda" if torch.cuda.is_available() else "cpu")` asks whether there is a
-device; other values lead to it by name, by call, by default or by attribute. A method whose first parameter is not
-called `self` is read as if it were.
+Works on the syntax tree. `torch.device("cuda" if torch.cuda.is_available() else "cpu")` asks for a device; other values
+depend on it through a name, a call, a default or an attribute. The first parameter of a method is read as `self`,
+whatever its name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_RECEIVER = {"staticmethod", "classmethod"}
 
 
 def with_self(tree: ast.Module) -> ast.Module:
-    """The same tree, in which the object of a method is called `self` everywhere."""
+    """Rename the first parameter of each method to `self`, and return the tree."""
     for kind in ast.walk(tree):
         for method in kind.body if isinstance(kind, ast.ClassDef) else ():
             if isinstance(method, _FUNCTIONS):
@@ -37,7 +37,7 @@ def _rename(method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
     if first is None or first.arg in ("self", "cls") or decorators & _NO_RECEIVER:
         return
     inside = [*_within(method, first.arg)]
-    if any(each.id == "self" for each in inside):  # another object has that name there
+    if any(each.id == "self" for each in inside):  # the name is taken by another object
         return
     for each in inside:
         each.id = "self" if each.id == first.arg else each.id
@@ -45,7 +45,7 @@ def _rename(method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
 
 
 def _within(function: ast.AST, name: str) -> Iterator[ast.Name]:
-    """The variables in a function, but for inner functions with a parameter of this name."""
+    """Yield the variables in a function, except in inner functions with a parameter of this name."""
     for each in ast.iter_child_nodes(function):
         if isinstance(each, ast.Name):
             yield each
@@ -61,50 +61,50 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -
 
 _ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
 ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}
-# Classes that choose a device, and move the modules they are given.
+# Classes that choose a device and move the modules they are given.
 _MOVERS = {"transformers.trainer.Trainer", "stable_baselines3.common.base_class.BaseAlgorithm"}
-DEEP = 12  # from name to name; a longer way is not followed
+DEEP = 12  # most references to follow from name to name
 
 
 class Assigned(NamedTuple):
-    """A value that a statement gives to a name, the tests under which it does, and in which scope."""
+    """A value that a statement assigns to a name, with the conditions around the statement and its scope."""
 
     value: ast.expr
     tests: tuple[ast.expr, ...]
     scope: str
-    owner: str = ""  # the class, of an attribute of `self` or of a class
-    is_sent: bool = False  # no assignment: `model.to(device)` by itself
-    default: ast.expr | None = None  # the default device: of `with torch.device(...)` or `set_default_device(...)`
+    owner: str = ""  # the class, for an attribute of `self` or of a class
+    is_sent: bool = False  # an expression statement without assignment: `model.to(device)`
+    default: ast.expr | None = None  # the default device, set by `with torch.device(...)` or `set_default_device(...)`
 
 
 class Source:
-    """What a file assigns, by name, and whom it calls with what."""
+    """The assignments of a file, by name, and its calls with their arguments."""
 
     def __init__(self, file: str, texts: dict[str, str]) -> None:
-        """`texts`: by file; several of a notebook."""
+        """`texts`: the source text by file name; a notebook has several."""
         self.file = file
         self.cells: dict[ast.AST, str] = {}  # the file of each node, in a notebook
         self.names: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # by scope and name
         self.attributes: defaultdict[str, list[Assigned]] = defaultdict(list)
         self.functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}  # by scope
         self.returns: defaultdict[str, list[Assigned]] = defaultdict(list)  # by the function's scope
-        self.properties: defaultdict[str, list[str]] = defaultdict(list)  # the scopes of those of a name
+        self.properties: defaultdict[str, list[str]] = defaultdict(list)  # the scopes of the properties, by name
         self.calls: defaultdict[str, list[tuple[ast.Call, str]]] = defaultdict(
             list
-        )  # by the last name of what is called
-        self.classes: dict[str, list[ast.expr]] = {}  # and what they derive from
-        self.default: ast.expr | None = None  # the default device at the statement that is being read
-        self.set_default: ast.expr | None = None  # what the file sets as default device
-        self.loops: dict[tuple[str, str], list[ast.expr]] = {}  # what a loop goes over, by scope and variable
-        self.iterated: dict[tuple[str, str], ast.expr] = {}  # likewise, of each of several variables
-        self.over: dict[tuple[str, str], str] = {}  # the list that a loop goes over, by scope and variable
-        self.states_sent: list[tuple[str, ast.For]] = []  # optimizers whose state a loop sends
-        self.sendings: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # by an assignment elsewhere
-        self.within: dict[ast.expr, dict[str, ast.expr]] = {}  # of arguments in a comprehension: what it goes over
+        )  # by the last part of the callable's name
+        self.classes: dict[str, list[ast.expr]] = {}  # the base classes, by class name
+        self.default: ast.expr | None = None  # the default device at the current statement
+        self.set_default: ast.expr | None = None  # the default device that the file sets
+        self.loops: dict[tuple[str, str], list[ast.expr]] = {}  # the elements of a loop, by scope and variable
+        self.iterated: dict[tuple[str, str], ast.expr] = {}  # the iterable of each loop variable
+        self.over: dict[tuple[str, str], str] = {}  # the list that a loop iterates over, by scope and variable
+        self.states_sent: list[tuple[str, ast.For]] = []  # optimizers whose state a loop moves
+        self.sendings: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # moves with a kept result
+        self.within: dict[ast.expr, dict[str, ast.expr]] = {}  # by argument in a comprehension: its iterables
         self.imports: dict[str, tuple[str, str]] = {}
-        self.globals: set[tuple[str, str]] = set()  # scopes, and the variables of the module that they assign
-        self.stars: list[str] = []  # modules of which all is imported
-        self.modules: dict[str, str] = {}  # that are imported as a whole, or from which something is
+        self.globals: set[tuple[str, str]] = set()  # scopes, and the names they declare `global`
+        self.stars: list[str] = []  # modules imported with `*`
+        self.modules: dict[str, str] = {}  # the imported module by name, also for `from module import name`
         for each, tree in _trees(texts):
             self.cells |= dict.fromkeys(ast.walk(tree), each) if len(texts) > 1 else {}
             self._read(tree.body, "", "", ())
@@ -114,7 +114,7 @@ class Source:
             self._read_one(each, scope, owner, tests)
 
     def _read_with(self, node: ast.With | ast.AsyncWith, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
-        """The body of `with torch.device(...)` has a default device."""
+        """Read a `with` statement; the body of `with torch.device(...)` has that default device."""
         contexts = [each.context_expr for each in node.items]
         self._read_expressions(contexts, scope)
         before = self.default
@@ -152,7 +152,7 @@ class Source:
         elif isinstance(node, ast.Return) and node.value is not None:
             self.returns[scope].append(self._assigned(node.value, tests, scope, owner))
             self._read_expressions([node.value], scope)
-            if isinstance(node.value, ast.Tuple):  # as the command line takes it: the step, then its arguments
+            if isinstance(node.value, ast.Tuple):  # what the command line expects: the step, then its arguments
                 self._note_step(node.value.elts, scope)
         elif isinstance(node, (ast.With, ast.AsyncWith)):
             self._read_with(node, scope, owner, tests)
@@ -169,7 +169,7 @@ class Source:
                 if name in ("body", "orelse", "finalbody"):
                     self._read(field, scope, owner, tests)
                 elif name == "handlers":
-                    for handler in field:  # where there is a device, it does not run
+                    for handler in field:  # does not run on a machine with the device
                         self._read(handler.body, scope, owner, (*tests, ast.Constant(value=False)))
                 elif isinstance(field, ast.expr):
                     self._read_expressions([field], scope)
@@ -179,7 +179,7 @@ class Source:
         self._read_expressions([node.subject], scope)
         for case in node.cases:
             asked = [node.subject, *([case.guard] if case.guard is not None else [])]
-            test = ast.copy_location(ast.Tuple(asked, ast.Load()), node.subject)  # whose truth says nothing
+            test = ast.copy_location(ast.Tuple(asked, ast.Load()), node.subject)  # with no known truth value
             self._read(case.body, scope, owner, (*tests, test))
 
     def _read_loop(self, node: ast.For, scope: str) -> None:
@@ -200,7 +200,7 @@ class Source:
         self.loops[scope, node.target.id] = members
 
     def _note_sent(self, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
-        """`model.to(device)` and `self.model.to(device)` move a module in place: as good as an assignment."""
+        """Record `model.to(device)` and `self.model.to(device)` like assignments: they move a module in place."""
         target = _target_of_sending(value)
         sent = Assigned(value, tests, scope, owner, is_sent=True)
         if not scope and isinstance(value, ast.Call) and called(value) == "set_default_device" and value.args:
@@ -208,7 +208,7 @@ class Source:
         self._note_added(value, scope, owner, tests)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in self.functions:
             for given in value.args:
-                if isinstance(given, ast.Name):  # the function may send it in place
+                if isinstance(given, ast.Name):  # the function may move it in place
                     self.names[scope, given.id].append(sent)
         if isinstance(target, ast.Name) and (scope, target.id) in self.over:
             self.names[scope, f"{self.over[scope, target.id]}[]"].append(sent)
@@ -223,7 +223,7 @@ class Source:
                     self.names[scope, ast.unparse(each)].append(sent)
 
     def _note_added(self, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
-        """`memory.append(x.to(device))`: what a list of the user's gets, under a name of its own."""
+        """Record what is added to a container, `memory.append(x.to(device))`, under the name `memory[]`."""
         holder = getattr(value.func, "value", None) if isinstance(value, ast.Call) else None
         if not isinstance(value, ast.Call) or holder is None:
             return
@@ -250,15 +250,15 @@ class Source:
         return Assigned(value, tests, scope, owner, default=self.default)
 
     def _is_self(self, name: str, scope: str) -> bool:
-        """Is it the first parameter of a method, by whatever name?"""
+        """Is it `self` or the first parameter of a method?"""
         function = self.functions.get(scope)
         parameters = [] if function is None or "." not in scope else parameters_of(function)
         return name == "self" or (parameters[:1] == [name] and not scope.split(".")[-2].startswith("<"))
 
     def moved_by(self, owner: str, *, keeps: bool = False, inherits: bool = False) -> set[str]:
-        """The attributes that the method `to` of a class moves; ITSELF among them: it goes over all of them.
+        """The attributes that the method `to` of a class moves; includes ITSELF if it iterates over all of them.
 
-        `keeps`: of tensors, whose `to` by itself changes nothing. `inherits`: `super().to` moves what else there is.
+        `keeps`: for tensors; skips calls of `to` whose result is dropped. `inherits`: `super().to` moves the others.
         """
         method = self.functions.get(f"{owner}.to")
         dropped = {id(one) for each in _thrown_away_in(method) for one in ast.walk(each)} if keeps else set()
@@ -298,14 +298,14 @@ class Source:
         is_own = isinstance(holder, ast.Name) and self._is_self(holder.id, scope)
         self.attributes[target.attr].append(self._assigned(value, tests, scope, owner if is_own else ""))
         if self._is_part(target, scope):
-            # `x.data = x.data.to(device)` sends x itself.
+            # `x.data = x.data.to(device)` moves x itself.
             name = ast.unparse(holder if target.attr == "data" else target)
             self.names[scope, name].append(self._assigned(value, tests, scope))
 
     def _is_part(self, node: ast.expr, scope: str, deep: int = 0) -> bool:
-        """Is it a part of a variable, as it is written: `model.layers[0].weight`, `self.model.head`, not `self.weight`?
+        """Is it written as a part of a variable: `model.layers[0].weight`, `self.model.head`, but not `self.weight`?
 
-        `deep`: how many steps further the part is.
+        `deep`: the number of further attributes or indices between the node and the part.
         """
         while isinstance(node, ast.Attribute) or (
             isinstance(node, ast.Subscript) and _constant(node.slice) is not None
@@ -359,21 +359,21 @@ class Source:
             self.attributes[ANY].append(self._assigned(value, (), scope, owner))
 
     def _note_step(self, step_and_arguments: list[ast.expr], scope: str) -> None:
-        """A step that is rehearsed with these arguments: as good as a call."""
+        """Record a step passed to a rehearsal with its arguments as a call."""
         if step_and_arguments and isinstance(step_and_arguments[0], ast.Name):
             step, *arguments = step_and_arguments
             self.calls[step.id].append((ast.Call(step, arguments, []), scope))  # type: ignore[attr-defined]
 
 
 def _constant(node: ast.expr) -> Any:
-    """The key or the index that an expression is; None: it is none that the statement tells."""
+    """The literal key or index that an expression is; None if it is not a literal."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
         return -node.operand.value if type(node.operand.value) is int else None
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def _parts(value: ast.expr, count: int) -> list[ast.expr]:
-    """What the targets of `a, b = value` get."""
+    """The expressions that the targets of `a, b = value` receive."""
     if isinstance(value, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in value.elts):
         return value.elts
     indices = (ast.copy_location(ast.Constant(index), value) for index in range(count))
@@ -381,20 +381,20 @@ def _parts(value: ast.expr, count: int) -> list[ast.expr]:
 
 
 class Part(ast.Subscript):
-    """One of the values that a statement assigns together; no expression of the file's."""
+    """One of the values that an unpacking assigns; a node created here, not in the file."""
 
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 def loops_of(node: ast.expr) -> dict[str, ast.expr]:
-    """What the loops of a comprehension go over, by their variables."""
+    """The iterables of a comprehension, by loop variable."""
     generators: list[ast.comprehension] = node.generators  # type: ignore[attr-defined]
     return {name: over for each in generators for name, over in bound_by_loop(each.target, each.iter).items()}
 
 
 def bound_by_loop(target: ast.expr, over: ast.expr) -> dict[str, ast.expr]:
-    """What each variable of a loop takes its values from: of `for a, b in zip(x, y)`, b takes them from y."""
+    """The iterable that each loop variable takes its values from: in `for a, b in zip(x, y)`, y for b."""
     if isinstance(target, ast.Tuple) and isinstance(over, ast.Call):
         given = {"zip": over.args, "enumerate": [over.args[0], *over.args[:1]] if over.args else []}.get(
             called(over), []
@@ -410,12 +410,12 @@ def _makes_a_device(node: ast.expr) -> bool:
 
 
 _REGISTERING = {"register_buffer", "register_parameter", "register_module", "add_module"}
-ANY = "*"  # stands for the attributes that a statement names by a variable: `setattr(self, name, value)`
-ITSELF = ""  # an object under which its own attributes are found
+ANY = "*"  # attributes whose name is a variable: `setattr(self, name, value)`
+ITSELF = ""  # the name under which the object itself is recorded
 
 
 def _target_of_sending(value: ast.expr) -> ast.expr | None:
-    """What a statement sends: `net` of `net.to(device)` and of `net.to(device).train()`."""
+    """The expression that a statement moves: `net` in `net.to(device)` and in `net.to(device).train()`."""
     target: ast.expr | None = None
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         target = value.func.value if value.func.attr in ("to", "cuda", "cpu") else target
@@ -432,14 +432,14 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _inner(scope: str, name: str, *, in_class: bool) -> str:
-    """As Python names it in `__qualname__`."""
+    """The scope of an inner definition, in the format of `__qualname__`."""
     if not scope:
         return name
     return f"{scope}.{name}" if in_class or scope.split(".")[-1][:1].isupper() else f"{scope}.<locals>.{name}"
 
 
 def _texts(file: str) -> dict[str, str]:
-    """A notebook's cells are files of their own, and share their names."""
+    """The source text by file; all cells of a notebook, which are separate files with shared variables."""
     is_cell = "ipykernel" in file or file.startswith("<ipython-input")
     files = [each for each in linecache.cache if is_cell and ("ipykernel" in each or each.startswith("<ipython-input"))]
     return {each: "".join(linecache.getlines(each)) for each in files or [file]}
@@ -449,7 +449,7 @@ def _trees(texts: dict[str, str]) -> Iterator[tuple[str, ast.Module]]:
     for file, text in texts.items():
         try:
             yield file, with_self(ast.parse(text))
-        except SyntaxError:  # a notebook's magic
+        except SyntaxError:  # notebook magics
             continue
 
 
@@ -457,16 +457,16 @@ _read: dict[str, tuple[dict[str, str], Source]] = {}  # by file, with the texts 
 
 
 class Reasons:
-    """Which statement decided a value: the one that asks for a device, or whether there is one."""
+    """Finds the statement that chose a value by asking for a device or for its availability."""
 
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}
-        self._known: dict[tuple[str, ...], Line | None] = {}  # of attributes, and of the parameters of functions
-        self._made_by: Mapping[str, ast.Call] = {}  # of an object that is read: the call of its class, and of others
+        self._known: dict[tuple[str, ...], Line | None] = {}  # results for attributes and parameters
+        self._made_by: Mapping[str, ast.Call] = {}  # by class: the call that created the inspected object
 
     @contextmanager
     def of_object(self, made_by: Mapping[str, ast.Call]) -> Iterator[None]:
-        """Meanwhile a class is read as these calls have made its object, by the names of classes."""
+        """Within the context, read each class as created by its call in `made_by`."""
         before = self._made_by, self._known
         self._made_by, self._known = made_by, {}
         try:
@@ -484,7 +484,7 @@ class Reasons:
         return self._sources[file]
 
     def with_imported(self, files: Iterable[str]) -> Iterator[Source]:
-        """The sources of some files, and of the user's modules that they import."""
+        """Yield the sources of some files and of the program's modules that they import."""
         todo, seen = [*files], set[str]()
         while todo:
             file = todo.pop(0)
@@ -499,7 +499,7 @@ class Reasons:
                     todo.append(imported)
 
     def of(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> Line | None:
-        """The line that decided the value of an expression; None: nothing did but the one who wrote it."""
+        """The line that chose the value of an expression by asking for a device; None if the value is fixed."""
         if deep > DEEP:
             return None
         nodes = [*self._open(source, expression, scope, deep)]
@@ -526,12 +526,12 @@ class Reasons:
         return None
 
     def _module_of(self, source: Source, node: ast.Attribute) -> Source | None:
-        """`settings.DEVICE`, of a module of the user's."""
+        """The source of the program's module that an attribute belongs to: `settings` in `settings.DEVICE`."""
         file = self.file_of(source, node.value.id) if isinstance(node.value, ast.Name) else None
         return None if file is None else self.source(file)
 
     def _open(self, source: Source, expression: ast.AST, scope: str, deep: int) -> Iterator[ast.AST]:
-        """The nodes of an expression, without the parts in which the CPU is named whatever there is."""
+        """Yield the nodes of an expression, without the parts that are the CPU on every machine."""
         if self._is_the_cpu(source, expression, scope, deep + 1):
             return
         yield expression
@@ -539,7 +539,7 @@ class Reasons:
             yield from self._open(source, each, scope, deep)
 
     def _is_the_cpu(self, source: Source, node: ast.AST, scope: str, deep: int) -> bool:
-        """Is it the CPU on every machine? `"cpu"`, and what is called with it: `pick("cpu")`."""
+        """Is it the CPU on every machine: `"cpu"`, or a call with it such as `pick("cpu")`?"""
         if deep > DEEP:
             return False
         if isinstance(node, ast.Constant):
@@ -571,7 +571,7 @@ class Reasons:
         )
 
     def _asks_a_library(self, source: Source, node: ast.AST, scope: str) -> bool:
-        """`accelerator.device`, `idist.device()`: the device that a library has chosen."""
+        """Is it a device chosen by a library: `accelerator.device`, `idist.device()`?"""
         if not (isinstance(node, ast.Attribute) and node.attr == "device"):
             return False
         if self.is_inherited(source, node, scope) or self.is_inherited(source, node.value, scope):
@@ -584,7 +584,7 @@ class Reasons:
         return is_librarys(source, name) or self.made_by_library(source, name, scope) is not None
 
     def is_inherited(self, source: Source, node: ast.expr, scope: str) -> bool:
-        """`self.args`, which a library's class that chooses a device has set: the user's derives from it."""
+        """Is it an attribute, such as `self.args`, set by a library base class that chooses a device?"""
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or node.value.id != "self":
             return False
         owners = [each for each in scope.split(".") if each in source.classes]
@@ -592,7 +592,7 @@ class Reasons:
         return not is_own and any(_derives_from_mover(source, each) for each in owners)
 
     def made_by_library(self, source: Source, name: str, scope: str = "") -> Line | None:
-        """The statement that calls a class of a library for a variable, without a word of the CPU."""
+        """The line that creates a variable with a library call that does not name the CPU."""
         assigned = [*source.names.get((scope, name), []), *source.names.get(("", name), [])]
         return next(filter(None, (self.by_library(source, each) for each in assigned)), None)
 
@@ -609,7 +609,7 @@ class Reasons:
         return Line(source.cells.get(value, source.file), value.lineno)
 
     def made_by_method(self, source: Source, name: str) -> Line | None:
-        """The statement that asks an object of a library for a variable: `loader = fabric.setup_dataloaders(...)`."""
+        """The line that gets a variable from a library object: `loader = fabric.setup_dataloaders(...)`."""
         for value in filter(None, map(_call_of, source.names.get(("", name), ()))):
             called_on = getattr(value.func, "value", None)
             if isinstance(called_on, ast.Name) and called_on.id != name and "cpu" not in ast.unparse(value):
@@ -635,14 +635,14 @@ class Reasons:
             if not scope:
                 break
             scope = scope_around(scope)
-        if name in source.returns:  # a function, which something calls later
+        if name in source.returns:  # a function that is called later
             return self._of_result(source, name, deep + 1)
         module, original = self.imported(source, name)
         file = getattr(sys.modules.get(module), "__file__", None)
         return self.of_name(self.source(file), original, "", deep + 1) if file and deep <= DEEP else None
 
     def bound(self, source: Source, name: str) -> tuple[Source, list[Assigned]]:
-        """The statements that bind a variable of a module: in another file, `config.device = ...`, else in its own."""
+        """The statements that bind a module variable: in another file, `config.device = ...`, else in its own."""
         for other in list(self._sources.values()):
             for alias in other.modules if other is not source else ():
                 if self.file_of(other, alias) == source.file:
@@ -652,20 +652,20 @@ class Reasons:
         return source, source.names.get(("", name), [])
 
     def file_of(self, source: Source, alias: str) -> str | None:
-        """The file of a module of the user's that a file imports under a name."""
+        """The file of the program's module that a file imports under a name."""
         package, name = source.imports.get(alias, ("", ""))
         module = f"{package}.{name}" if name else source.modules.get(alias, "")
         file = getattr(sys.modules.get(module), "__file__", None)
         return file if file is not None and is_program(file) else None
 
     def _imports(self, source: Source, other: Source) -> bool:
-        """Does a file import another, or something of it?"""
+        """Does a file import another file or a name from it?"""
         modules = [module for module, _ in source.imports.values()]
         files = [getattr(sys.modules.get(each), "__file__", None) for each in modules]
         return other.file in files or any(self.file_of(source, each) == other.file for each in source.modules)
 
     def _is_of_another(self, source: Source, call: ast.Call, scope: str, owner: str) -> bool:
-        """Is it a method of something that a statement has made as another thing: `rows.push(x)`, `rows = Rows()`?"""
+        """Is it a method of an object of another class than `owner`: `rows.push(x)` after `rows = Rows()`?"""
         holder = call.func.value if isinstance(call.func, ast.Attribute) else None
         assigned: list[Assigned] = []
         if isinstance(holder, ast.Name):
@@ -677,12 +677,12 @@ class Reasons:
         return bool(owner and made) and all(_is_made_as_another(source, each, owner) for each in made)
 
     def _is_of(self, source: Source, func: ast.expr, file: str) -> bool:
-        """`layers.Coupling`, where a file imports the other as `layers`."""
+        """Does it belong to `file`, as in `layers.Coupling` where `file` is imported as `layers`?"""
         is_attribute = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name)
         return is_attribute and self.file_of(source, func.value.id) == file  # type: ignore[attr-defined]
 
     def imported(self, source: Source, name: str) -> tuple[str, str]:
-        """The module that a name comes from, and its name there; empty: it was not imported."""
+        """The module that a name is imported from, and its name in that module; empty strings if not imported."""
         if name not in source.imports:
             for module in source.stars:
                 if hasattr(sys.modules.get(module), name):
@@ -690,10 +690,10 @@ class Reasons:
         return source.imports.get(name, ("", ""))
 
     def of_parameter(self, source: Source, scope: str, name: str, deep: int = 0) -> Line | None:
-        """By what the function is called with in its file, else by its default."""
+        """The line that chose a parameter: through the arguments of all calls, else through its default."""
         key = source.file, scope, name
         if key not in self._known:
-            self._known[key] = None  # meanwhile: a call within itself decides nothing
+            self._known[key] = None  # ends the recursion of functions that call themselves
             self._known[key] = self._of_arguments(source, scope, name, deep)
         return self._known[key]
 
@@ -707,7 +707,7 @@ class Reasons:
         return None if default is None else self.of(source, default, scope_around(scope), deep + 1)
 
     def arguments(self, source: Source, scope: str, name: str) -> list[tuple[Source, ast.expr, str]]:
-        """What a function is called with for a parameter: where the call is read, the argument, and its scope."""
+        """The arguments passed for a parameter, each with the source and the scope of the call."""
         function = source.functions[scope]
         return [
             (caller, given, at)
@@ -716,7 +716,7 @@ class Reasons:
         ]
 
     def calls_of(self, source: Source, scope: str) -> Iterator[tuple[Source, ast.Call, str]]:
-        """The calls of a function in the user's files: where each is read, and its scope."""
+        """Yield the calls of a function in the program's files, each with its source and scope."""
         *_, owner, own = ["", *scope.split(".")]
         called_as = owner if own == "__init__" else own
         for caller in [source, *(each for each in self._sources.values() if each is not source)]:
@@ -742,7 +742,7 @@ class Reasons:
         return self._known.get(key)
 
     def _of_attribute(self, source: Source, name: str, owners: tuple[str, ...], deep: int) -> Line | None:
-        """`owners`: the classes of the object that has it, where those are known."""
+        """The line that chose an attribute. `owners`: the classes of its object, if known."""
         every = source.attributes.get(name, [])
         own = [each for each in every if each.owner in owners]
         given = [
@@ -763,7 +763,7 @@ class Reasons:
         ]
         others = [] if owners and own else [each for each in every if not owners or not each.owner]
         found = self.of_any(source, [*own, *others], deep)
-        if found is None and not owners and not own and not others:  # of a class that another file has
+        if found is None and not owners and not own and not others:  # of a class in another file
             files = (each for each in self.with_imported([source.file]) if each is not source)
             found = next(filter(None, (self.of_attribute(each, name, (), deep + 1) for each in files)), None)
         return found
@@ -797,7 +797,7 @@ def is_mover(kind: type) -> bool:
 
 
 def _derives_from_mover(source: Source, name: str) -> bool:
-    """A class of the file, by its bases: those of the file, and those that it imports."""
+    """Does a class of the file derive from a library class that moves modules?"""
     bases = source.classes[name]
     own = {each.id for each in bases if isinstance(each, ast.Name) and each.id in source.classes} - {name}
     return any(_derives_from_mover(source, each) for each in own) or any(
@@ -806,7 +806,7 @@ def _derives_from_mover(source: Source, name: str) -> bool:
 
 
 def _imported(source: Source, node: ast.expr) -> object:
-    """What a name stands for that the file imports, or an attribute of a module."""
+    """The object that an imported name, or an attribute of one, refers to."""
     if isinstance(node, ast.Attribute):
         return getattr(_imported(source, node.value), node.attr, None)
     if not isinstance(node, ast.Name):
@@ -817,7 +817,7 @@ def _imported(source: Source, node: ast.expr) -> object:
 
 
 def _thrown_away_in(method: ast.AST | None) -> Iterator[ast.expr]:
-    """The statements that send something and keep nothing of it: `self.rewards.to(device)`."""
+    """Yield the calls of `to` whose result is dropped: `self.rewards.to(device)`."""
     for each in ast.walk(method) if method is not None else ():
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and called(each.value) in ("to", "cuda"):
             yield each.value
@@ -832,7 +832,7 @@ def _is_made_as_another(source: Source, value: ast.expr, owner: str) -> bool:
 
 
 def family_of(source: Source, name: str) -> Iterator[str]:
-    """A class of the file, and those that it derives from."""
+    """Yield a class of the file and its base classes."""
     yield name
     for each in source.classes.get(name, ()):
         if _last_name(each) != name:
@@ -840,7 +840,7 @@ def family_of(source: Source, name: str) -> Iterator[str]:
 
 
 def _hands_on(given: ast.expr, at: str, name: str, scope: str) -> bool:
-    """Does a function call itself with what it was given?"""
+    """Does a function pass its own parameter on to itself?"""
     return at == scope and isinstance(given, ast.Name) and given.id == name
 
 
@@ -859,18 +859,18 @@ def _asks(node: ast.AST) -> bool:
 
 
 def names_of(value: ast.expr, name: str) -> bool:
-    """Is it returned, alone or in a tuple?"""
+    """Is the value this variable, or a tuple or list that contains it?"""
     members = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
     return any(isinstance(each, ast.Name) and each.id == name for each in members)
 
 
 def _is_torchs(node: ast.Attribute) -> bool:
-    """torch.device is no attribute of an object."""
+    """Is it an attribute of a module such as torch, rather than of an object?"""
     return isinstance(node.value, ast.Name) and node.value.id in ("torch", "th", "nn", "np")
 
 
 def _is_of_tensor(source: Source, node: ast.Attribute, scope: str) -> bool:
-    """`x.device` where x is what a function of torch's has returned: it is where that is."""
+    """Is it `x.device` of a tensor x that a torch function returned, so that it names the tensor's device?"""
     if node.attr != "device" or not isinstance(node.value, ast.Name):
         return False
     assigned = source.names.get((scope, node.value.id), [])
@@ -881,7 +881,7 @@ def _is_of_tensor(source: Source, node: ast.Attribute, scope: str) -> bool:
 
 
 def owner_of(source: Source, scope: str) -> str:
-    """The class whose method a scope is, or is in."""
+    """The innermost class that a scope is in, or an empty string."""
     return next((each for each in reversed(scope.split(".")) if each in source.classes), "")
 
 
@@ -900,7 +900,7 @@ def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]
 
 
 def vararg_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
-    """`args` of `*args`."""
+    """The name of the `*args` parameter, if any."""
     return function.args.vararg.arg if function.args.vararg else None
 
 
@@ -913,7 +913,7 @@ def default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> a
 
 
 def argument_of(call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
-    """What a call gives for a parameter; None: its default."""
+    """The argument that a call passes for a parameter; None if it uses the default."""
     by_name = {each.arg: each.value for each in call.keywords}
     if name in by_name:
         return by_name[name]
