@@ -1,4 +1,4 @@
-"""What is registered with a module, whatever its class makes of `parameters()`, `buffers()` and `modules()`."""
+"""Find which objects are state, and which variables, classes and functions a step captures."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from torchmove.surveying.children import Child
 from torchmove.surveying.readers import reader_for
 
 
+# By nn.Module's own methods: a class may override `parameters()`, `buffers()` and `modules()`.
 def modules_in(module: nn.Module) -> Iterator[nn.Module]:
     return (each for _, each in nn.Module.named_modules(module))
 
@@ -47,14 +48,14 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, type)
 
 
 class Given:
-    """Which of the objects are states, by their names.
+    """The given objects, divided into state and data.
 
-    An object is a state if it is a function, if it holds a module, an optimizer, a parameter, a gradient scaler or an
-    average of weights (tensors under the names of a module's parameters), or if the caller says so. Else it is data.
+    An object is state if it is a function, if it holds a module, an optimizer, a parameter, a gradient scaler or an
+    average of weights (tensors under the names of a module's parameters), or if `said` contains it. Else it is data.
 
     Attributes:
         states: the objects that are moved, by name.
-        assumed: what was assumed of objects that are neither tensors nor containers of them.
+        assumed: the assumptions about objects that are neither tensors nor containers of tensors.
     """
 
     def __init__(self, named: Mapping[str, Any], said: tuple[Any, ...]) -> None:
@@ -82,7 +83,7 @@ def _is_data(given: Any, names: set[Any]) -> bool:
 
 
 def _is_average(each: Any, names: set[Any]) -> bool:
-    """A dict of tensors under the names of parameters, or a list of tensors of their shapes."""
+    """Whether it is a dict of tensors by parameter names, or a list of tensors of the parameters' shapes."""
     if isinstance(each, list) and each and all(isinstance(one, Tensor) for one in each):
         return tuple(tuple(one.shape) for one in each) in names
     if not isinstance(each, dict) or not each or not names:
@@ -101,7 +102,7 @@ def _parameter_names(given: Any) -> Iterator[str]:
 
 
 def _parameter_shapes(given: Any) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Of each module with several parameters: of all of them, in order."""
+    """For each module with several parameters, their shapes in order."""
     for each in trained_in(given):
         if isinstance(each, nn.Module) and not any(map(is_lazy, parameters_in(each))):
             shapes = tuple(tuple(parameter.shape) for parameter in parameters_in(each))
@@ -109,18 +110,18 @@ def _parameter_shapes(given: Any) -> Iterator[tuple[tuple[int, ...], ...]]:
 
 
 def trained_in(given: Any) -> Iterator[nn.Module | Optimizer]:
-    """The modules and optimizers that somebody holds, each once; what is inside of those is theirs."""
+    """The modules and optimizers that an object holds, each once; those inside of these are left out."""
     return (each for each in _inside(given, (nn.Module, Optimizer)) if isinstance(each, (nn.Module, Optimizer)))
 
 
 def _inside(given: Any, closed: tuple[type, ...]) -> Iterator[Any]:
-    """An object and all that it holds, each once; what is inside of objects of the `closed` kinds is theirs."""
+    """An object and all that it holds, each once; objects of the `closed` kinds are not entered."""
     todo, seen = [given], {}
     while todo:
         each = todo.pop()
         if type(each) in ATOMS or id(each) in seen:
             continue
-        seen[id(each)] = each  # held: its id is its own
+        seen[id(each)] = each  # a reference, so that the id is not reused
         yield each
         if not isinstance(each, closed) and not isinstance(each, Tensor):
             inside = reader_for(type(each))(each)
@@ -128,7 +129,7 @@ def _inside(given: Any, closed: tuple[type, ...]) -> Iterator[Any]:
 
 
 def held(objects: Any, kind: type, closed: tuple[type, ...] = (nn.Module, Optimizer)) -> list[Any]:
-    """All objects of a kind that these hold, each once; what is inside of objects of the `closed` kinds is theirs."""
+    """All objects of a kind that these hold, each once; objects of the `closed` kinds are not entered."""
     return [each for each in _inside([*objects], closed) if isinstance(each, kind)]
 
 
@@ -139,25 +140,31 @@ _HOLDERS = (
 )
 
 _MOST_LOOKED_AT, _DEEP = 200, 3
-_MANY = 64  # datasets in a dataset; more are no datasets
+_MANY = 64  # a list of at least this many items is not searched for datasets
 
 
 class Captured:
-    """`held`: what holds something, by its name. `names`: those the code may bind anew, and where. `classes`: likewise,
-    the user's. `functions`: the user's. `sources`: loaders, datasets and samplers, and those within them.
+    """What the code of a step captures: variables, closures, classes and functions.
 
-    Of the user's own modules what the code names is looked at; those of installed libraries are not entered.
+    Reads only the names that the code uses. Enters the user's modules, not those of installed libraries.
+
+    Attributes:
+        held: objects that may hold tensors or devices, by name.
+        names: variables that the code may rebind, and their namespaces.
+        classes: the user's classes, whose attributes the code may rebind.
+        functions: the user's functions.
+        sources: loaders, datasets and samplers, and those within them.
     """
 
     def __init__(self, step: Callable[..., Any], objects: Iterable[Any]) -> None:
-        linecache.checkcache()  # a file that was edited and loaded again
+        linecache.checkcache()  # a file may have been edited and reloaded
         self.held: dict[str, Any] = {}
         self.names: dict[tuple[int, str], dict[str, Any]] = {}
         self.classes: list[type] = []
         self.functions: list[types.FunctionType] = []
         self.sources: list[Any] = []
         self._seen: set[int] = set()
-        self._own: set[str] = set()  # modules of the user's by their names; one that was executed is known only so
+        self._own: set[str] = set()  # names of the user's modules; some are not in sys.modules
         self._todo: list[Any] = [function_of(step)]
         for each in objects:
             self._meet_inside(each)
@@ -167,7 +174,7 @@ class Captured:
             self._read(self._todo.pop())
 
     def keepers(self) -> list[Any]:
-        """What the variables and the classes have that keeps what it is given, and is no holder of a state."""
+        """The values of variables and class attributes that `restore.is_kept` selects."""
         variables = [space[name] for (_, name), space in self.names.items() if name in space]
         return [
             each
@@ -178,7 +185,7 @@ class Captured:
     def _read(self, function: Any) -> None:
         if not isinstance(function, types.FunctionType) or not self._is_new(function):
             return
-        self._todo.append(getattr(function, "__wrapped__", None))  # under a decorator of torch's, such as no_grad
+        self._todo.append(getattr(function, "__wrapped__", None))  # inside a decorator such as torch.no_grad
         code, around = function.__code__, function.__globals__
         if not is_users(code.co_filename):
             return
@@ -188,10 +195,10 @@ class Captured:
             return
         self._own.add(function.__module__)
         if linecache.getlines(code.co_filename) and not code.co_filename.startswith("<attrs"):
-            self.functions.append(function)  # not one that a dataclass has made of a text
+            self.functions.append(function)  # without generated functions, as of dataclasses
         self._look_into(around, "", {*variables_of(code)}, names, {id(around)})
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            value = _contents(cell)  # what holds something there is found with the function
+            value = _contents(cell)  # held objects in it are found through the function
             self._todo += [value, *_functions_in(value)]
             if isinstance(value, (type, types.ModuleType)):
                 self._meet(name, value, names, {id(around)})
@@ -200,7 +207,7 @@ class Captured:
             self._meet_modules(value)
 
     def _look_around(self, space: dict[str, Any], module: str, names: set[str]) -> None:
-        """In a module of an installed library."""
+        """Collect the named variables of a module of an installed library."""
         for name in names & space.keys():
             value = space[name]
             self._todo.append(value)
@@ -210,7 +217,7 @@ class Captured:
     def _look_into(
         self, space: dict[str, Any], before: str, variables: set[str], names: set[str], entered: set[int]
     ) -> None:
-        """In a module of the user's. `names`: what is read there; `entered`: the modules that this code has led to."""
+        """Collect variables of a user's module. `names`: all that the code uses; `entered`: modules already read."""
         for name in variables:
             self.names[id(space), name] = space
             if name in space:
@@ -238,14 +245,14 @@ class Captured:
                 self._meet_modules(value)
 
     def _meet_modules(self, value: Any) -> None:
-        """A module runs the code of those in it."""
+        """Collect the code of a module and its submodules, which calling it runs."""
         for module in modules_in(value) if isinstance(value, nn.Module) else ():
             self._meet_class(type(module))
             self._todo.append(getattr(type(module), "forward", None))
             self._todo += _hooks_of(module)
 
     def _meet_sources(self, value: Any) -> None:
-        """A loader runs the code of its dataset and its sampler, and functions that these were given."""
+        """Collect the code that a loader runs: its dataset, its sampler and the functions that they hold."""
         if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
             self._todo.append(function_of(value))
         elif isinstance(value, (DataLoader, Dataset, Sampler)) and self._is_new(value):
@@ -256,7 +263,7 @@ class Captured:
                     self._meet_sources(one)
 
     def _meet_inside(self, value: Any) -> None:
-        """Its class, and those of the objects that it holds, in a library's list, say; and its loaders."""
+        """Collect its class, the classes of the objects that it holds, and its loaders."""
         inside = held([value], object)
         for kind in dict.fromkeys(map(type, inside)):
             self._meet_class(kind)
@@ -288,7 +295,7 @@ class Captured:
 
 
 def is_of_library(value: Any) -> bool:
-    """An object of an installed library, such as a trainer or an engine, that holds a module or remembers a device."""
+    """Whether it is a library's object, such as a trainer, that holds a module, an optimizer or a device."""
     todo, seen = [(value, 0)], set[int]()
     while todo and len(seen) < _MOST_LOOKED_AT:
         each, deep = todo.pop()
@@ -314,7 +321,7 @@ def _hooks_of(module: nn.Module) -> list[Any]:
 
 
 def function_of(step: Any) -> Any:
-    """The function behind a method, a partial or an object that can be called."""
+    """The function of a method, a partial or an object that can be called."""
     if isinstance(step, functools.partial):
         return function_of(step.func)
     if isinstance(step, types.MethodType):
@@ -323,7 +330,7 @@ def function_of(step: Any) -> Any:
 
 
 def _functions_in(value: Any) -> list[Any]:
-    """The functions that something of Python's own wraps."""
+    """The functions inside a property, a cache, a static or class method, a partial or a bound method."""
     if isinstance(value, property):
         return [value.fget, value.fset]
     if isinstance(value, functools.cached_property):
@@ -334,15 +341,15 @@ def _functions_in(value: Any) -> list[Any]:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The variables of the module and the attributes that code names."""
+    """The names of global variables and attributes that code uses."""
     for each in _codes(code):
         yield from each.co_names
 
 
 def variables_of(code: types.CodeType) -> Iterator[str]:
-    """The variables of the module that code names: an attribute may have the name of another variable.
+    """The names of global variables that code uses, without attributes, which may share a variable's name.
 
-    As `dis.get_instructions` would tell, which takes a hundred times as long.
+    `dis.get_instructions` gives the same and takes a hundred times as long.
     """
     for each in _codes(code):
         wide = 0
@@ -356,7 +363,7 @@ def variables_of(code: types.CodeType) -> Iterator[str]:
             wide = 0
 
 
-# The instructions on variables of a module or a class body, and how far the number of the name is shifted.
+# The instructions on variables of a module or a class body, and how many bits their name index is shifted.
 _SHIFTS = {
     number: 1 if name == "LOAD_GLOBAL" and sys.version_info >= (3, 11) else 0
     for name, number in dis.opmap.items()
@@ -365,7 +372,7 @@ _SHIFTS = {
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A function's, and those of the functions within."""
+    """The code of a function and of the functions inside it."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -380,7 +387,7 @@ def _contents(cell: types.CellType) -> Any:
 
 
 def _file_of(module: str) -> str | None:
-    """A notebook, and what is typed in, has no file, and is the user's."""
+    """The file of a module; "" for a notebook or an interactive session, which count as the user's."""
     return getattr(sys.modules.get(module), "__file__", "" if module == "__main__" else None)
 
 

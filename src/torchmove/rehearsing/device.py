@@ -1,4 +1,4 @@
-"""The stage: every operation of the step comes by here, is checked for its devices and done with what is behind."""
+"""The simulated device: checks the devices of each operation and computes it with the tensors behind the stand-ins."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves, mapped, o
 from torchmove.surveying.composites import is_view_of_storage
 
 aten = torch.ops.aten
-Tell = Callable[[Any, str, Line], None]  # a stray, the operation, and where
-Find = Callable[[Line, str, str, str], object]  # where, which kind, why, and what to do
+Tell = Callable[[Any, str, Line], None]  # the misplaced tensor, the operation and the line
+Find = Callable[[Line, str, str, str], object]  # line, kind, why and remedy
 
 
 class CannotGoOn(Exception):
-    """Shapes alone do not tell how the step goes on; says why."""
+    """The step depends on a value that shape-only mode does not compute."""
 
 
 class NotFollowed(Exception):
-    """The step does what no rehearsal follows; says what."""
+    """The step does something that a rehearsal does not support."""
 
 
 class NotOnDevice(TypeError):
-    """The device refuses this; says what, and what to do instead."""
+    """The device does not support an operation or dtype; with a remedy."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(why)
@@ -72,7 +72,7 @@ class NotOnDevice(TypeError):
 
 
 class Ended(RuntimeError):
-    """A stand-in is used after its rehearsal; says what it is, why, and what to do."""
+    """A stand-in is used after its rehearsal has ended."""
 
     remedy = "make what holds it again, such as a generator; or make that inside the step"
 
@@ -85,45 +85,45 @@ class Ended(RuntimeError):
 
 
 class Refused(NamedTuple):
-    """What torch's kernels or shape functions have refused: no doing of the simulation's."""
+    """An error that torch's own kernels or shape functions raised, not the simulation."""
 
     error: BaseException
 
 
 @contextmanager
 def outside_simulation() -> Iterator[None]:
-    """For operations that are ours, on what is behind the stand-ins."""
+    """Disable the simulation for internal operations on the tensors behind the stand-ins."""
     with without_torch_dispatch(), without_torch_function():
         yield
 
 
 class Over(BaseException):
-    """The step is over, and nobody plays on: what is there now is real."""
+    """Ends a thread that outlives its step: the tensors are real again."""
 
 
 class Task:
-    """Something that runs beside the step."""
+    """A thread or a pool task that the step has started."""
 
     def __init__(self, daemon: bool) -> None:
         self.daemon = daemon
-        self.touched = False  # it has done something with torch
+        self.touched = False  # it has called torch
         self.ended = False
 
 
 class Made(NamedTuple):
-    """Where a tensor that is made from nothing comes to be, and its origin; none: torch itself has made it."""
+    """The device of a newly created tensor, and its origin; None if torch itself created it."""
 
     place: torch.device
     origin: Origin | None
 
 
 class Now(threading.local):
-    """What is going on, in each thread of the step."""
+    """The state of the simulation in each thread of the step."""
 
-    making: Callable[[], Made] | None = None  # asked when a tensor is made from nothing; a call of torch's is under way
-    backward_on = CPU  # where a backward pass that is under way makes its tensors
-    generator: torch.Generator | None = None  # of the call that is under way: torch's C++ hands on another object
-    task: Task | None = None  # what runs in this thread, if that is not the step itself
+    making: Callable[[], Made] | None = None  # during a torch call: where it creates tensors
+    backward_on = CPU  # where the current backward pass creates tensors
+    generator: torch.Generator | None = None  # of the current call: torch's C++ passes on another object
+    task: Task | None = None  # the task of this thread; None for the step itself
 
 
 class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -134,52 +134,52 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.now = Now()
         self.inference = Inference()
         self.over = False  # the step has ended, or this is another process
-        self.step, self.closed = step, False  # its name; whether all has been put back
+        self.step, self.closed = step, False  # its name; whether everything is restored
         self.one_at_a_time = threading.RLock()
-        self.left: Line | None = None  # where weights were moved off the device that were then computed with
+        self.left: Line | None = None  # where weights were moved off the device and used there
         self.weights_left = False
-        self.saved: dict[int, torch.device] = {}  # the places of tensors that are being pickled, by their address
-        self.not_written: set[str] = set()  # the names of files that the step has saved
-        self.refused: Refused | None = None  # the last thing that torch refused
-        self.lacking: dict[Line, NotOnDevice] = {}  # what the device does not have, by the line that asked for it
-        self.guessed: dict[Line, str] = {}  # where a number was taken that shapes alone do not give
-        self.unknown: dict[int, Tensor] = {}  # instead of storages whose bytes are not known any more
-        self.cpus: dict[int, tuple[torch.device, Origin | None]] = {}  # what tensors said when asked for their device
-        self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch has made, and their places
-        self.parted: dict[int, tuple[Tensor, Name]] = {}  # copies for names that were not sent
-        self.sent: set[int] = set()  # tensors of datasets that were sent before the step
-        self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # of real tensors that the step came across
-        self.copies: dict[int, tuple[Tensor, Tensor]] = {}  # of those that play themselves on a real device
-        self.themselves: dict[int, Itself] = {}  # tensors that no stand-in can play
-        self.built: dict[int, Any] = {}  # modules that the step has built
+        self.saved: dict[int, torch.device] = {}  # devices of the tensors being pickled, by address
+        self.not_written: set[str] = set()  # names of the files that the step has saved
+        self.refused: Refused | None = None  # the last error of torch's own
+        self.lacking: dict[Line, NotOnDevice] = {}  # unsupported dtypes, by the line that uses them
+        self.guessed: dict[Line, str] = {}  # lines where shape-only mode substituted a number
+        self.unknown: dict[int, Tensor] = {}  # replacements of storages whose bytes are unknown now
+        self.cpus: dict[int, tuple[torch.device, Origin | None]] = {}  # answers of `tensor.device`, by id
+        self.inside: dict[int, tuple[Tensor, torch.device]] = {}  # real tensors that torch created, and their devices
+        self.parted: dict[int, tuple[Tensor, Name]] = {}  # copies for names that were not moved
+        self.sent: set[int] = set()  # tensors of datasets that were moved before the step
+        self.shadows: dict[int, tuple[Tensor, StandIn]] = {}  # stand-ins of captured tensors
+        self.copies: dict[int, tuple[Tensor, Tensor]] = {}  # CPU copies of real tensors on a real device
+        self.themselves: dict[int, Itself] = {}  # tensors that stay real: no stand-in can replace them
+        self.built: dict[int, Any] = {}  # modules that the step created
         self.pinned: list[weakref.ref[Any]] = []  # the storages behind tensors in pinned memory
         self.default_type: torch.device | None = None  # the device of torch's default tensor type
         self.told_generators: set[int] = set()
-        self.default_device: torch.device | None = None  # where the default device was decided before the rehearsal
+        self.default_device: torch.device | None = None  # if it was set before the rehearsal
         self.given_context = default_device_context.__dict__.get("device_context")
-        self.roots: dict[Any, Origin] = {}  # of origins that have one cause
+        self.roots: dict[Any, Origin] = {}  # shared by origins with the same cause
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # keeping torch's compiler out means importing it, and nothing is compiled here
+        return False  # True imports torch's compiler; nothing is compiled here
 
     def note(self, why: str) -> None:
-        """Something that waits for the device; it does not fail."""
+        """Report a synchronization with the device; it is not a failure."""
         self.find(users_line(), "synchronises", why, "avoid this sync, or call it less often")
 
     def root(self, *cause: object) -> Origin:
-        """What is wrong for one cause is reported once."""
+        """The shared origin of one cause, which is reported once."""
         return self.roots.setdefault(cause, bare_root())
 
     def weight_moved(self, weight: StandIn, place: torch.device) -> None:
-        """A weight that was on the device and goes elsewhere: by a device that was decided before, perhaps."""
+        """Record where a weight leaves the device: a device stored before the rehearsal may cause this."""
         if place is self.home:
             weight._left = None
         elif weight._place is self.home:
             weight._left, self.weights_left = users_line(), True
 
     def close(self) -> None:
-        """After the rehearsal: what was kept for its time."""
+        """End the rehearsal and release its records."""
         self.closed = True
         for kept in (
             self.unknown,
@@ -195,14 +195,14 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kept.clear()
 
     def check_open(self) -> None:
-        """Refuse a stand-in that outlives the rehearsal. A late thread of the step meets an end of its own."""
+        """Raise if the rehearsal has ended, except in a thread of the step, which `Over` ends."""
         if self.closed and self.now.task is None:
             raise Ended(self.step)
 
     # ------------------------------------------------------------ stand-ins
 
     def storage_for(self, tensor: Tensor, *, weighs: bool = False) -> Tensor:
-        """Something like the storage behind a real tensor, as bytes; a weight is known by its shape alone."""
+        """A copy of the storage of a real tensor, as bytes; with shapes only, on meta if large or a weight."""
         with outside_simulation():
             storage = tensor.untyped_storage()
             small = not weighs and storage.nbytes() <= MOST_BYTES
@@ -211,7 +211,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
 
     def window(self, base: Tensor, like: Tensor) -> Tensor:
-        """A window such as a real tensor is, on what is like its storage."""
+        """A view of `base`, a copy of a storage, with the metadata of `like`."""
         with outside_simulation():
             data = like.data
             empty = torch.empty(0, dtype=data.dtype, device=base.device)
@@ -229,7 +229,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def stand_in(self, tensor: Tensor, place: torch.device, origin: Origin | None) -> StandIn:
-        """For a real tensor, by itself."""
+        """A stand-in of one real tensor, with a storage of its own."""
         with outside_simulation():
             trained = tensor.requires_grad
         made = self.wrap(self.window(self.storage_for(tensor), tensor), place, origin)
@@ -237,7 +237,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def adopt(self, made: Any, where: Made | None = None) -> Any:
-        """What torch has made out of values is real at first."""
+        """The stand-in of a tensor that torch created from values, and that is real until now."""
         if isinstance(made, StandIn) or not isinstance(made, Tensor):
             return made
         where = where or self.made_now()
@@ -246,18 +246,18 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.stand_in(made, where.place, where.origin)
 
     def made_now(self) -> Made:
-        """Where something that is made from nothing comes to be, at this moment."""
+        """The device and origin of a tensor that is created now."""
         return Made(self.now.backward_on, None) if self.now.making is None else self.now.making()
 
     def admit(self, each: Any) -> Any:
-        """A tensor that an operation is given, as a stand-in."""
+        """An argument of an operation; a tensor as its stand-in, if it can have one."""
         if isinstance(each, StandIn):
             each._stage.check_open()
             return each
         return self.shadow(each) if _has_stand_in(each) else each
 
     def shadow(self, tensor: Tensor) -> StandIn:
-        """A real tensor that nobody gave: a global, say. It is not touched; what the step does, it does to this."""
+        """The stand-in of a captured tensor, such as a global. The step writes to this, not to the tensor."""
         if id(tensor) not in self.shadows:
             _, place = self.inside.pop(id(tensor), (None, self.home if id(tensor) in self.sent else None))
             standin = self.stand_in(tensor, place or CPU, None if place else self.outsider(tensor))
@@ -269,7 +269,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return outsider(tensor, self.home) if name is None else not_sent(name.text, name.owner, self.home)
 
     def itself(self, tensor: Tensor, place: torch.device | None = None, origin: Origin | None = None) -> Itself:
-        """A tensor that plays itself, and where it is."""
+        """The record of a tensor that stays a real tensor."""
         if id(tensor) not in self.themselves:
             known = place is not None or is_lazy(tensor)
             self.themselves[id(tensor)] = Itself(tensor, place or CPU, origin if known else self.outsider(tensor))
@@ -277,18 +277,18 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def send_itself(self, tensor: Tensor, place: torch.device | None, dtype: torch.dtype | None, copy: bool) -> Tensor:
         before = self.itself(tensor)
-        if is_lazy(tensor):  # without a shape, the same tensor on any device
+        if is_lazy(tensor):  # without a shape: the tensor object stays the same
             with outside_simulation():
                 tensor.data = tensor.data.to(dtype)
             before._place, before._origin = place or before._place, None if place is self.home else before._origin
             return tensor
         sent = tensor.to(dtype or tensor.dtype, copy=copy or (place is not None and place is not before._place))
         origin = before._origin if place is None or place is before._place else None
-        self.themselves[id(sent)] = Itself(sent, place or before._place, origin)  # to torch it was made on the CPU
+        self.themselves[id(sent)] = Itself(sent, place or before._place, origin)  # torch itself created it on the CPU
         return sent
 
     def cpu_of(self, standin: StandIn) -> torch.device:
-        """The CPU, as an object of its own: what is made on the device of a stray has come from that."""
+        """The CPU as a new object, so that tensors created on `x.device` are traced to the misplaced tensor x."""
         device = torch.device("cpu")
         self.cpus[id(device)] = (device, standin._origin)
         return device
@@ -299,7 +299,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {})) if self.over else self.run(func, args, kwargs or {})
 
     def goes_on(self) -> bool:
-        """False: what is done now is done for real. Not by a thread of the step's, which does nothing any more."""
+        """Whether operations are still simulated. In a thread of the step that outlives it, raises `Over`."""
         task = self.now.task
         if task is not None:
             task.touched = True
@@ -334,7 +334,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not given or (self.now.making is not None and kwargs.get("device") is not None):
             where = self.made_now()
             if not given and self.now.making is None and called_by_user():
-                # In a hook of autograd's, where torch leaves the disguise out.
+                # In an autograd hook, where torch skips the function overrides.
                 by_type = self.default_type
                 where = Made(by_type, None) if by_type else Made(CPU, factory(self, about.name, users_line()))
             place, origin = where
@@ -363,7 +363,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if about.returns_first:
             return self.admit(args[0]) if args else out
         if not about.is_pure and torch.is_inference_mode_enabled() and not all(_is_inference(each) for each in given):
-            with torch.inference_mode(False):  # a view of an ordinary tensor is an ordinary tensor
+            with torch.inference_mode(False):  # a view of an ordinary tensor is no inference tensor
                 wrapped = self._wrapped(out, place, origin)
         else:
             wrapped = self._wrapped(out, place, origin)
@@ -372,7 +372,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return wrapped if about.is_pure else self._aliased(about, func, args, kwargs, wrapped)
 
     def _opened(self, args: Any, given: list[Any]) -> list[Any]:
-        """Arguments with what is behind their stand-ins; those, and tensors that play themselves, come into `given`."""
+        """Arguments with the tensors behind the stand-ins. Adds stand-ins and tensors that stay real to `given`."""
         found: list[Any] = []
         for each in args:
             kind = type(each)
@@ -399,7 +399,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def on_the_cpu(self, itself: Tensor) -> Tensor:
-        """What is behind a tensor that plays itself: of one on a real device, a copy."""
+        """A tensor that stays real, for computing on the CPU: a copy, if it is on a real device."""
         if itself.device.type in ("cpu", "meta"):
             return itself
         if id(itself) not in self.copies:
@@ -410,19 +410,19 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _check_places(
         self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]
     ) -> torch.device:
-        """Report the tensors that cannot be taken together with the others. Where is the result?"""
+        """Report misplaced tensors, and return the device of the result."""
         args, kwargs = mapped(self._told_apart, (args, kwargs))
         for stray in strays(func, args, kwargs, self.home):
             self.tell(stray, about.name, users_line())
             if type(stray) is StandIn and stray.grad_fn is not None:
-                # As the gradient of `stray.to(device)` would.
+                # As the gradient of `stray.to(device)` does.
                 stray.register_hook(partial(self._taken_back, stray._origin))  # type: ignore[no-untyped-call]
-            stray._place = self.home  # the run goes on as if it had been mended
-        # A number on the CPU goes with the others.
+            stray._place = self.home  # continue as if it had been fixed
+        # A 0-dim tensor on the CPU may go with tensors on the device.
         return next((each._place for each in given if each._place is not CPU), CPU)
 
     def _taken_back(self, origin: Origin | None, grad: Any) -> Any:
-        """The gradient of something computed on the CPU goes there."""
+        """The gradient of a tensor computed on the CPU, on the CPU."""
         return self.wrap(grad._behind, CPU, origin) if type(grad) is StandIn else grad
 
     def _check_generator(self, about: Operator, its: torch.device, place: torch.device) -> None:
@@ -432,7 +432,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.find(users_line(), "generator", why, f"torch.Generator(device={name_of(place)})")
 
     def _check_gradient(self, gradient: Any, place: torch.device) -> torch.device:
-        """Report what a function or a hook has returned for a tensor on another device."""
+        """Report a gradient that a function or a hook has returned on another device than its leaf."""
         leaf = getattr(current_autograd_node(), "variable", None)
         if type(leaf) is not StandIn or leaf._place is place or gradient.dim() == 0:
             return place
@@ -441,7 +441,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return leaf._place
 
     def _check_kernel(self, about: Operator, given: list[Any]) -> None:
-        """Report a dtype that the CPU's kernel has taken and that the device has none for; the run goes on."""
+        """Report a dtype that the CPU kernel accepts and CUDA lacks; the run continues."""
         dtype = next((each.dtype for each in given if type(each) is StandIn and each.dtype in about.lacks), None)
         if dtype is not None and self.home.type == "cuda":
             why = f"CUDA has no kernel of {about.name} for {str(dtype).removeprefix('torch.')}, though the CPU has one"
@@ -464,17 +464,17 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.on_the_host(lengths, why, "lengths")
 
     def on_the_host(self, tensor: StandIn, why: str, name: str = "x") -> None:
-        """Report a tensor that is on the device and is read on the CPU; the run goes on as if it had been there."""
+        """Report a tensor on the device that torch reads on the CPU; the run continues as if it were there."""
         self.find(users_line(), "host", why, f"{users_name(tensor) or name}.cpu()")
         tensor._place = CPU
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Raise what torch would raise."""
+        """Raise an error as torch does."""
         self.refused = Refused(error)
         raise error
 
     def real_sizes(self, sizes: Tensor) -> Tensor:
-        """The sizes of the batches of a packed sequence: torch's C++ reads them by their address."""
+        """The batch sizes of a packed sequence as a real tensor: torch's C++ reads its data pointer."""
         if not is_known(sizes):
             raise CannotGoOn("a packed sequence needs the values of its lengths")
         self.inside[id(sizes)] = (sizes, CPU)
@@ -486,7 +486,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         args, kwargs = mapped(self.admit, (args, kwargs))
         if any(isinstance(each, Tensor) and not isinstance(each, StandIn) for each in leaves((args, kwargs, out))):
-            return out  # a sparse one has no storage to share
+            return out  # a sparse tensor has no storage to share
         return return_and_correct_aliasing(func, args, kwargs, out)  # type: ignore[no-untyped-call]
 
     def _is_made_inside(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -495,15 +495,15 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.made_now().origin is None and (self.real or self.fits(func, args, kwargs))
 
     def made_inside(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
-        """Room that torch's C++ has asked for: it may write to it by its address. Real, until an operation uses it."""
+        """A real empty tensor for torch's C++, which may write to its data pointer; the next operation wraps it."""
         made: Tensor = func(*args, **{**kwargs, "device": CPU, "pin_memory": False})
         self.inside[id(made)] = (made, self.made_now().place)
         return made
 
-    # ------------------------------------------------------------ with what is behind
+    # ------------------------------------------------------------ the tensors behind the stand-ins
 
     def knows(self, standin: StandIn) -> bool:
-        """Are its values known? Not if something unknown was written to its storage."""
+        """Whether its values are known; not after an unknown value was written to its storage."""
         behind = standin._behind
         if not is_known(behind):
             return False
@@ -515,7 +515,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return base is None
 
     def state_of_generator(self, state: Any) -> Any:
-        """As real bytes: it is read by its address, on the CPU."""
+        """The state of a generator as a real tensor: torch reads its data pointer, on the CPU."""
         if not isinstance(state, StandIn):
             return state
         if state._place is not CPU:
@@ -527,7 +527,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return state._behind
 
     def value_of(self, standin: StandIn) -> Tensor:
-        """For a pickle."""
+        """The real tensor to pickle instead of a stand-in."""
         self.check_open()
         if standin._place is not CPU:
             self.note("saving waits for the device and brings values to the CPU")
@@ -539,7 +539,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return nn.Parameter(value, value.requires_grad) if getattr(standin, "_is_param", False) else value
 
     def fits(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-        """Are the results of an operation small enough to be computed?"""
+        """Whether the results of an operation are small enough to be computed."""
         try:
             return nbytes_of(self.inference.shapes(func, args, kwargs)) <= MOST_BYTES
         except (NotImplementedError, RuntimeError):
@@ -549,7 +549,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.pinned.append(weakref.ref(standin._behind.untyped_storage()))
 
     def is_pinned(self, standin: StandIn) -> bool:
-        """Is its storage in pinned memory?"""
+        """Whether its storage is in pinned memory."""
         return any(each() is standin._behind.untyped_storage() for each in self.pinned)
 
     def _done(self, about: Operator, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> Any:
@@ -561,7 +561,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _computed(func, args, kwargs)
         known = [self.knows(each) for each in given if type(each) is StandIn]
         if all(known) and (not about.is_pure or self.fits(func, args, kwargs)):
-            with suppress(NotImplementedError):  # the CPU cannot, but its shapes are known
+            with suppress(NotImplementedError):  # no CPU kernel, but the shapes are known
                 return _computed(func, args, kwargs)
         return self._done_in_shapes(about, func, args, kwargs, given)
 
@@ -582,13 +582,13 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:
             if not schema_of(func).returns:
-                return None  # it only writes, and that nobody will see
+                return None  # it only writes, to unknown values
             if "meta" in str(error).lower() or "data-dependent" in str(error):
                 raise CannotGoOn(f"{about.name} depends on values") from None
             raise
 
     def _forget_written(self, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> None:
-        """Something unknown will be written to the tensors that an operation changes."""
+        """Mark the storages that an operation writes to as unknown."""
         written = {
             id(leaf)
             for argument, value in [*zip(schema_of(func).arguments, args, strict=False), *_named(func, kwargs)]
@@ -612,7 +612,7 @@ _NOT_ON_MPS = {torch.float64, torch.complex128}
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """With real bytes. Where the CPU lacks a kernel for a dtype that a GPU has, by one for float32."""
+    """Compute with real bytes; in float32 where the CPU lacks a kernel for a dtype that a GPU has."""
     try:
         return func(*args, **kwargs)
     except RuntimeError as error:
@@ -635,7 +635,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _lacking_in(said: str) -> str:
-    """The dtype that the CPU has no kernel for, as torch names it; "": an error says something else."""
+    """The dtype that the CPU has no kernel for, as the error names it; "" for other errors."""
     if "could not create a primitive" in said:  # oneDNN, of an LSTM
         return "Half"
     found = LACKING.search(said)
@@ -643,7 +643,7 @@ def _lacking_in(said: str) -> str:
 
 
 def _without_masks(indices: Any) -> list[Any]:
-    """A known mask selects known places, whatever it selects from."""
+    """Replace known masks by their indices, so that the shape of the result is known."""
     found: list[Any] = []
     for each in indices:
         is_mask = isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) and is_known(each)
@@ -652,7 +652,7 @@ def _without_masks(indices: Any) -> list[Any]:
 
 
 def _has_stand_in(each: Any) -> bool:
-    """A sparse tensor has none, nor has a parameter that waits for its shape."""
+    """Whether a stand-in can replace it: not a sparse tensor or an uninitialized parameter."""
     if not isinstance(each, Tensor):
         return False
     if type(each) is Tensor:
@@ -667,7 +667,7 @@ def _named(func: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _origin_of(given: list[Any]) -> Origin | None:
-    """What is computed from a stray is a stray of the same kind."""
+    """The origin of a result: that of the first misplaced input."""
     return next((each._origin for each in given if each._origin is not None), None)
 
 
@@ -676,7 +676,7 @@ def _is_inference(each: Any) -> bool:
 
 
 def _bring_back(given: list[Any]) -> None:
-    """The gradient of a number on the CPU goes there, as autograd takes it to its leaf."""
+    """Put the gradient of a 0-dim leaf on the CPU there, as autograd does."""
     node = current_autograd_node()
     leaf = getattr(node, "variable", None)
     if type(leaf) is StandIn and leaf._place is CPU and leaf.dim() == 0:
@@ -686,6 +686,6 @@ def _bring_back(given: list[Any]) -> None:
 
 
 def _accumulates() -> bool:
-    """Is autograd about to put a gradient where it belongs?"""
+    """Whether autograd is accumulating a gradient into a leaf."""
     node = current_autograd_node()
     return node is not None and node.name().endswith("AccumulateGrad")

@@ -1,4 +1,4 @@
-"""What is read once of each operator: whether it writes to its inputs or returns views of them."""
+"""The rules of each operator: what its schema says, and which inputs may be on different devices."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ aten = torch.ops.aten
 
 
 class Operator(NamedTuple):
-    """What the schema of an operator says.
+    """The properties of an operator, read once from its schema.
 
     Attributes:
         name: as in `aten.<name>`.
         is_pure: its results share nothing with its inputs, and it changes none of them.
         returns_first: it writes to its first input and returns it, with the shape it had.
-        only_writes: that, or it writes to its inputs and returns nothing.
-        makes: it can make a tensor on a device that it is given.
+        only_writes: `returns_first`, or it writes to its inputs and returns nothing.
+        makes: it has a `device` argument.
         views: its one result, or list of results, is a view of its first input; nothing is written.
-        role: what else is to be done for it; "" for nearly all.
-        draws: it takes a generator of random numbers.
-        counts_versions: it writes to lists of tensors, whose versions torch's kernels count themselves.
-        lacks: the dtypes that the CPU's kernel takes and CUDA's refuses.
+        role: the special handling that it needs; "" for nearly all.
+        draws: it takes a random generator.
+        counts_versions: it writes to lists of tensors, whose version counters torch's kernels increment.
+        lacks: the dtypes that the CPU kernel accepts and CUDA's refuses.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Operator(NamedTuple):
     lacks: frozenset[torch.dtype]
 
 
-_known: dict[int, tuple[Any, Operator]] = {}  # by id: an operator's own hash is computed in Python
+_known: dict[int, tuple[Any, Operator]] = {}  # by id: an operator's hash is slow Python code
 
 
 def operator(func: Any) -> Operator:
@@ -89,7 +89,7 @@ _ROLES = {
     **dict.fromkeys([aten.add.Tensor, aten.add_.Tensor, aten.clone.default], "add"),
     **dict.fromkeys([aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default], "weighed"),
 }
-# Kernels that the CPU has under a name of its own.
+# CPU-only operators, and the names to report.
 _TOLD_AS = {
     "mkldnn_rnn_layer": "lstm",
     "mkldnn_rnn_layer_backward": "lstm_backward",
@@ -97,7 +97,7 @@ _TOLD_AS = {
     "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
     "_scaled_dot_product_flash_attention_for_cpu_backward": "scaled_dot_product_attention_backward",
 }
-# As torch's own tests declare it, for the operators that these come down to.
+# As torch's own tests declare, here for the ATen operators that implement the tested functions.
 _INTEGERS = frozenset([torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 _HALVES = frozenset([torch.float16, torch.bfloat16])
 _NOT_ON_CUDA = {
@@ -110,7 +110,7 @@ _NOT_ON_CUDA = {
     aten._upsample_bilinear2d_aa: frozenset([torch.uint8]),
     **dict.fromkeys([aten.igamma, aten.igammac, aten.angle, aten.histc], _HALVES),
 }
-# They may change the shape of what they write to, and have no tag that says so.
+# They may change the shape of the tensor that they write to, and have no tag for it.
 _RESIZING = {
     aten.set_.source_Tensor,
     aten.set_.source_Storage,
@@ -121,14 +121,14 @@ Stray = StandIn | Itself
 
 # These copy from one device to another.
 _BETWEEN = {aten.copy_, aten._to_copy, aten._copy_from, aten._foreach_copy_, aten.set_data}
-_BETWEEN |= {aten._has_compatible_shallow_copy_type}  # Module.to asks it of a tensor and its copy elsewhere
+_BETWEEN |= {aten._has_compatible_shallow_copy_type}  # Module.to compares a tensor and its copy with this
 _BETWEEN |= {aten.diagonal_scatter, aten.select_scatter, aten.slice_scatter, aten.as_strided_scatter}
-# Their later tensors are lengths or sizes, which the CPU reads, or stand for nothing but a number.
+# Their later tensors are lengths or sizes, which the CPU reads, or are used as a number only.
 _FIRST_ONLY = {aten._pack_padded_sequence, aten._pad_packed_sequence, aten._ctc_loss, aten.tensor_split}
 _FIRST_TWO = {aten._nested_view_from_jagged, aten._nested_view_from_jagged_copy}
 _FILLING = {aten.fill_, aten.fill}
-# A number, which is a tensor without dimensions, may be on the CPU beside tensors of a GPU where torch works element by
-# element: for all operators that torch tags as pointwise but these, and for a few that it does not tag.
+# Elementwise operators accept a 0-dim tensor on the CPU together with tensors on a GPU: all that torch tags as
+# pointwise except _STRICT, and those of _LENIENT.
 _STRICT = {
     *(aten.addcdiv, aten.addcdiv_, aten.equal, aten.complex, aten.polar, aten.logaddexp, aten.logaddexp2),
     *(aten.clamp, aten.clamp_, aten.clamp_min, aten.clamp_min_, aten.clamp_max, aten.clamp_max_),
@@ -142,7 +142,7 @@ _LENIENT = {
     *(aten.rsub, aten.floor_divide, aten.floor_divide_, aten.copysign_, aten.heaviside_),
     *(aten.eq_, aten.ne_, aten.lt_, aten.le_, aten.gt_, aten.ge_, aten.__irshift__, aten.__ilshift__),
 }
-# The only arguments of these that may be such numbers, by their positions.
+# The positions of the only arguments of these that may be such 0-dim tensors.
 _NUMBERS_AT = {
     **dict.fromkeys([aten.masked_fill, aten.masked_fill_, aten.addcmul, aten.addcmul_], (2,)),
     **dict.fromkeys([aten.index_fill, aten.index_fill_], (3,)),
@@ -153,12 +153,12 @@ _INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_,
 
 
 def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.device) -> list[Stray]:
-    """The tensors that this operation cannot take together with the others; home is where all should be."""
+    """The misplaced tensors of an operation; `home` is where all should be."""
     packet = func.overloadpacket
     if packet in _BETWEEN:
         return []
     if packet in _FILLING and len(args) > 1 and getattr(args[1], "dim", lambda: 1)() == 0:
-        return []  # reads the number
+        return []  # reads the value of a 0-dim tensor
     if packet in _FIRST_ONLY:
         return apart(leaves(args[:1]), home)
     if packet in _FIRST_TWO:
@@ -175,7 +175,7 @@ def strays(func: Any, args: Sequence[Any], kwargs: dict[str, Any], home: torch.d
 
 
 def _takes_numbers(func: Any) -> bool:
-    """Whether any argument may be a number on the CPU; operators that are not torch's own are taken to allow it."""
+    """Whether any argument may be a 0-dim tensor on the CPU; assumed for operators that are not torch's own."""
     packet = func.overloadpacket
     if packet in _STRICT:
         return False
@@ -194,7 +194,7 @@ def apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, wri
     tensors = [each for each in given if isinstance(each, Stray)]
     if len({each._place for each in tensors}) < 2:
         return []
-    # A number on the CPU may go with tensors anywhere, unless it is what shall change.
+    # A 0-dim tensor on the CPU goes with tensors on any device, unless the operation writes to it.
     weighty = [each for each in tensors if strict or each.dim() > 0 or each._place is not CPU or each is written]
     places = {each._place for each in weighty}
     if len(places) < 2:
@@ -204,7 +204,7 @@ def apart(given: Iterable[Any], home: torch.device, *, strict: bool = False, wri
 
 
 def _index_strays(packet: Any, args: Sequence[Any], home: torch.device) -> list[Stray]:
-    """Indices may be on the CPU. To read a tensor there, they must be; to write to it, torch sends them there."""
+    """The misplaced tensors of indexing. To read, indices are on the CPU or with the tensor; to write, anywhere."""
     source, indices, *values = args
     if packet not in (aten.index, aten._unsafe_index):
         return apart([source, *values[:1]], home)
@@ -217,7 +217,7 @@ def _index_strays(packet: Any, args: Sequence[Any], home: torch.device) -> list[
 
 
 def _column_strays(args: Sequence[Any], kwargs: dict[str, Any], home: torch.device, *, strict: bool) -> list[Stray]:
-    """Lists of tensors: the first of each belong together, then the second, and so on."""
+    """The misplaced tensors in lists: the first items must be on one device, then the second, and so on."""
     given = (*args, *kwargs.values())
     lists = [each for each in given if isinstance(each, (list, tuple)) and each]
     single = [] if strict else [each for each in given if isinstance(each, Stray)]  # a learning rate may be anywhere

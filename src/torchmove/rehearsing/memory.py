@@ -1,7 +1,7 @@
-"""The device memory that a step uses: every storage, from its allocation until nothing holds it.
+"""Measure the device memory that a step uses: each storage from its allocation until it is freed.
 
-cuDNN's memory is added as it was measured: for each layer and direction of an LSTM, five times its output is kept for
-the backward pass, and during a pass six outputs, the input, and the weights twice.
+cuDNN's memory is added as measured: each layer and direction of an LSTM keeps five times its output for the backward
+pass, and during a pass uses six times its output, its input, and twice its weights.
 `tests/ecosystem/test_rehearsal_real_models.py` compares the peak with that of a GPU.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ROUND = 512  # what torch's allocator for CUDA hands out is a multiple of this
+_ROUND = 512  # torch's CUDA allocator rounds up to a multiple of this
 
 
 class _Seen(weakref.ref[Any]):
-    """A storage; goes to the log when the storage goes."""
+    """A weak reference to a storage; logs when it is freed."""
 
     __slots__ = ("key", "meter", "nbytes", "number")
     key: int
@@ -29,16 +29,16 @@ class _Seen(weakref.ref[Any]):
 
 
 class Meter:
-    """Keeps a log, so that afterwards, when it is known what each storage was for, the peak can be told by part."""
+    """Log of allocations; `peak` splits it by part after the step, when the use of each storage is known."""
 
     def __init__(self) -> None:
-        self.parts: dict[int, str] = {}  # what a storage is for, by its number in the log; others are activations
-        self._log: list[tuple[int, int]] = []  # a storage's number, and by how many bytes more, or less
+        self.parts: dict[int, str] = {}  # the use of a storage, by its number in the log; others are activations
+        self._log: list[tuple[int, int]] = []  # a storage's number, and the bytes allocated, or freed if negative
         self._living: dict[int, _Seen] = {}
         self._count = 0
 
     def see(self, behind: Tensor, nbytes: int | None = None) -> None:
-        """A tensor on the device; `nbytes` where it would be larger there."""
+        """Log the storage of a tensor on the device, once; `nbytes` if it is larger there."""
         storage = behind.untyped_storage()
         key = storage._cdata
         if key in self._living:
@@ -52,7 +52,7 @@ class Meter:
         self._log.append((seen.number, seen.nbytes))
 
     def take(self, nbytes: int) -> None:
-        """Room that is taken for a moment."""
+        """Log memory that is allocated and freed at once."""
         self._count += 1
         self._log += [(self._count - 1, _rounded(nbytes)), (self._count - 1, -_rounded(nbytes))]
 
@@ -71,9 +71,9 @@ class Meter:
             self.parts[seen.number] = part
 
     def peak(self) -> dict[str, int]:
-        """Bytes by part, at the moment when they were most.
+        """The peak in bytes, by part.
 
-        The state of an optimizer counts from the beginning: what the first step makes, every later one begins with.
+        Optimizer state counts from the beginning: every step after the first starts with it.
         """
         log = sorted(self._log, key=lambda entry: self.parts.get(entry[0]) != "optimizer" or entry[1] < 0)
         now = most = at = 0
@@ -100,7 +100,7 @@ _KEPT, _TAKEN = 5, 6
 
 
 def weigh(meter: Meter, func: Any, behind: Sequence[Any], out: Any) -> None:
-    """Count what an operation, done with tensors that stand behind others, would keep and take more on the device."""
+    """Log the extra memory that an operation needs on the device. `behind`: the arguments without stand-ins."""
     if func is aten.mkldnn_rnn_layer.default:
         meter.take(_passing(behind, out[0]))
         if behind[-1] and out[3] is not None:  # it trains

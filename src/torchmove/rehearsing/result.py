@@ -14,7 +14,7 @@ _NOTES = {"synchronises", "decided"}
 
 
 class Finding(NamedTuple):
-    """A line of the user's code that would fail; or a note, of the kinds `synchronises` and `decided`."""
+    """A line of the user's code that would fail, or a note (kinds `synchronises` and `decided`)."""
 
     file: str
     line: int
@@ -33,19 +33,19 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rehearsal(Result):
-    """What a step would do on a device that need not be there. True if it ran to its end and nothing would fail.
+    """The result of a rehearsal. True if the step finished and nothing would fail.
 
     Attributes:
-        device: that device.
+        device: the simulated device.
         findings: each with `file`, `line`, `kind`, `code` (the line itself), `why` and `remedy`.
-        peak: bytes by part, at the moment when they were most.
-        ending: "finished", or what kept the step from its end: "error", an error of its own; "device", a dtype that the
-            device does not have; "limit", something that a rehearsal cannot follow; "refused", a state that cannot be
-            moved.
-        stopped: why the step did not run to its end, if so.
+        peak: the peak memory on the device in bytes, by part.
+        ending: "finished", or why the step stopped: "error", an error of its own; "device", something that fails on
+            the device; "limit", something that a rehearsal does not support; "refused", a state that cannot
+            be moved.
+        stopped: why the step did not finish; "" if it did.
         stopped_at: the file and line where it stopped.
         values: "real" or "shapes": what the step was computed with, and why.
-        assumed: what was assumed of the objects and of values.
+        assumed: assumptions about the objects and values.
     """
 
     device: torch.device
@@ -59,7 +59,7 @@ class Rehearsal(Result):
 
     @property
     def ok(self) -> bool:
-        """The step ran to its end and nothing would fail."""
+        """Whether the step finished and nothing would fail."""
         return not self.stopped and not self.failing
 
     def __bool__(self) -> bool:
@@ -72,9 +72,9 @@ class Rehearsal(Result):
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory that the step holds on the device at any moment."""
+        """The peak memory of the step on the device, in bytes."""
         return sum(self.peak.values())
 
     def because(self, why_not_real: str) -> Rehearsal:
-        """The same, with the reason why it was not run again with real values."""
+        """A copy that says why the step was not rerun with real values."""
         return replace(self, stopped=f"{self.stopped}\n      Not run with real values: {why_not_real}")

@@ -1,4 +1,4 @@
-"""A rehearsal, from beginning to end."""
+"""Run a step on a simulated device: set up, perform, restore and report."""
 
 from __future__ import annotations
 
@@ -74,25 +74,25 @@ MovedBy = Literal["torchmove", "to"]
 Data = Literal["auto", "shapes", "real"]
 Ending = Literal["finished", "error", "device", "limit", "refused"]
 
-# What a plan refuses and a rehearsal does not mind: what is so at this moment only, as shards that are gathered and
-# graphs that are alive; missing bytes; and too little room.
+# Refusals of a plan that do not stop a rehearsal: temporary ones, such as gathered shards and live graphs; missing
+# bytes; and too little memory.
 _NO_OBSTACLE = {"R028", "R030", "R032", "R033", "R042"}
-_OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or what a rehearsal does not see into
+_OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or a rehearsal cannot inspect
 _GOES_ON = "a thread of the step was still running when the step ended, and was not followed. Fix: join it in the step"
 _LEAVE_OUT = "leave it out of the rehearsal"
-_SMALL = 64 << 20  # a state with its data up to this is rehearsed with real values at once
-# Of errors that torch's C++ raises about what a stand-in has not.
-# Of errors that torch raises where it was built without the device.
+_SMALL = 64 << 20  # up to this many bytes, data="auto" starts with real values
+# Errors of a torch that was built without the device.
 _OF_THE_BUILD = re.compile(
     r"'torch\._C' has no attribute '_|requires CUDA support|accelerator device when none is available|dummy base class"
     r"|not (been )?compiled with|without ATen_cuda"
 )
+# Errors of torch's C++ about what a stand-in lacks.
 _OF_THE_SIMULATION = re.compile(
     r"data pointer|data_ptr|(have|has no|without) storage|not allocated yet|StandIn|torch_dispatch|meta tensor"
     r"|[Ii]nference tensor|version_counter|Python key|functorch|swap_tensor|_make_wrapper"
     r"|already associated to a python object"
 )
-# What Python and torch say of arguments of the wrong type: a stand-in has all that a tensor has.
+# Errors of Python and torch about argument types; not the simulation's: a stand-in has all attributes of a tensor.
 _OF_ARGUMENTS = re.compile(
     r"unsupported operand|invalid combination of arguments|argument '?\w+'? .*must be|'StandIn' object has no attribute"
 )
@@ -102,11 +102,11 @@ _ENDS = (SystemExit, KeyboardInterrupt)
 _TORCHS_ERRORS = (RuntimeError, NotImplementedError, TypeError, AttributeError)
 _CALLS = {FunctionOverrides.__torch_function__.__code__, Call.done.__code__}
 _one_at_a_time = threading.Lock()
-_under_way: list[ThreadTracking] = []  # one, or none
+_under_way: list[ThreadTracking] = []  # at most one
 
 
 class Options(NamedTuple):
-    """How a step is rehearsed; `rehearse` says what each is."""
+    """The options of `rehearse`, which documents them."""
 
     to: Any = "cuda"
     moved_by: MovedBy = "torchmove"
@@ -134,25 +134,26 @@ def rehearse(
 ) -> Rehearsal:
     """Run a training step on a simulated device and report the lines that would fail on the real one.
 
-    No byte is moved, no device is touched, and afterwards everything is as it was.
+    Moves no byte, uses no device, and restores everything afterwards.
 
     Args:
         step: your function.
-        *objects: what it is called with; their tensors are stand-ins meanwhile. Modules, optimizers and what holds them
-            are on the device when it begins; tensors, containers of tensors and objects without parameters, such as a
-            batch, are on the CPU.
-        to: the device, which need not be there.
-        moved_by: "torchmove" puts them where tm.move would, "to" where Module.to would.
-        data: "real" computes with real values, "shapes" with shapes alone; "auto" takes real values for a small state,
-            and for a large one where the step decides by a value and there is memory for it.
-        state: objects without parameters that are moved with the model all the same.
-        strict_devices: do not take a device that was decided where there is no GPU for the simulated one; report it.
-        confirm_errors: if the step ends in an error, run it once more without the simulation, on copies on the CPU, to
-            tell an error of the step from a limit of the rehearsal.
+        *objects: its arguments; stand-ins replace their tensors during the rehearsal. Modules, optimizers and objects
+            that hold them start on the device; tensors, containers of tensors and objects without parameters, such as
+            a batch, start on the CPU.
+        to: the device; this machine need not have it.
+        moved_by: "torchmove" places the state as tm.move does, "to" as Module.to does.
+        data: "real" computes with real values, "shapes" with shapes only; "auto" uses real values for a small state,
+            and for a large one if the step branches on a value and memory suffices.
+        state: objects without parameters that are moved with the model too.
+        strict_devices: report a device that was chosen because this machine has no GPU, instead of replacing it by the
+            simulated one.
+        confirm_errors: if the step ends in an error, run it again without the simulation, on copies on the CPU, to
+            distinguish an error of the step from a limit of the rehearsal.
 
     Returns:
-        The rehearsal: its findings, each with file, line, why and remedy, and the peak of the memory. It is true if the
-        step ran to its end and nothing would fail.
+        The rehearsal: its findings, each with file, line, why and remedy, and the peak memory. It is true if the step
+        finished and nothing would fail.
 
     Raises:
         TypeError: the step is not callable, or cannot be called with these objects.
@@ -174,7 +175,7 @@ def rehearse(
 def rehearse_for(
     step: Callable[..., Any], objects: tuple[Any, ...], options: Options, caller: types.FrameType | None
 ) -> Rehearsal:
-    """With the names that the caller has for the objects."""
+    """Rehearse a step, naming the objects as the caller's frame does."""
     named = names_of(objects, caller, parameters_of(step, objects))
     return rehearse_named(step, objects, named, options, "" if caller is None else caller.f_code.co_filename)
 
@@ -182,7 +183,7 @@ def rehearse_for(
 def rehearse_named(
     step: Callable[..., Any], objects: tuple[Any, ...], named: dict[str, Any], options: Options, caller: str = ""
 ) -> Rehearsal:
-    """`caller`: the file that asks, where the arguments may come from."""
+    """Rehearse a step with named objects. `caller`: the calling file, which may have created the arguments."""
     if not callable(step):
         raise TypeError(f"rehearse takes a step, which is a function, and what to call it with: not {step!r}")
     check_call(step, objects)
@@ -216,7 +217,7 @@ def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
         raise TypeError("this step does nothing when it is called: give a function that runs it to its end")
     try:
         signature = inspect.signature(step)
-    except (TypeError, ValueError):  # not every callable tells
+    except (TypeError, ValueError):  # not every callable has a signature
         return
     try:
         signature.bind(*objects)
@@ -227,7 +228,7 @@ def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
 
 
 def home_of(to: str | torch.device) -> torch.device:
-    """The device, with its number."""
+    """The device, with its index."""
     try:
         device = torch.device(to)
     except RuntimeError:
@@ -238,7 +239,7 @@ def home_of(to: str | torch.device) -> torch.device:
 
 
 def parameters_of(step: Any, objects: tuple[Any, ...]) -> dict[str, Any]:
-    """The objects under the names that the step has for them; only those that it names one by one."""
+    """The objects by the names of the step's positional parameters; without those that `*args` takes."""
     try:
         parameters = [*inspect.signature(step).parameters.values()]
     except (TypeError, ValueError):
@@ -248,7 +249,7 @@ def parameters_of(step: Any, objects: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _bound_in(step: Any, named: dict[str, Any]) -> dict[str, Any]:
-    """What a partial that is the step gives to its function, under the names of the function's parameters."""
+    """The arguments bound by a step that is a `functools.partial`, by the names of the function's parameters."""
     if not isinstance(step, functools.partial):
         return {}
     try:
@@ -269,7 +270,7 @@ class _Rehearsing:
         caller: str,
     ) -> None:
         self.step, self.objects, self.options, self.caller = step, objects, options, caller
-        self.arguments = objects  # those, but for devices that were decided
+        self.arguments = objects  # replaced where they hold a device
         self.home = home_of(options.to)
         bound = _bound_in(step, named)
         named = {**named, **bound}
@@ -277,7 +278,7 @@ class _Rehearsing:
         self.states, self.assumed = given.states, given.assumed
         self.parameters = parameters_of(step, objects)
         named = self.as_the_step_names_them(named)
-        self.bound = bound.keys() - self.states.keys()  # the data that a partial gives
+        self.bound = bound.keys() - self.states.keys()  # data bound by a partial
         if not isinstance(step, types.FunctionType):
             self.states.setdefault("step", step.__self__ if isinstance(step, types.MethodType) else step)
         self.trained = list(trained_in(list(self.states.values())))
@@ -296,19 +297,19 @@ class _Rehearsing:
         self.stopped_at: Line | None = None
         self.raised: BaseException | None = None
         self.state_bytes, self.has_values = 0, True
-        self.own: dict[str, str] = {}  # objects whose own code sends what they hold, and their classes
-        self.sent: set[str] = set()  # the names of objects that were not given, and were sent to the device
-        self.replaced: set[int] = set()  # tensors that came into a module after that was sent
+        self.own: dict[str, str] = {}  # objects whose own code moves their tensors, and their classes
+        self.sent: set[str] = set()  # names of captured objects that were moved to the device
+        self.replaced: set[int] = set()  # tensors assigned to a module after it was moved
         self.with_attributes: set[str] = set()  # objects with tensors that Module.to does not move
         self.sent_modules: dict[int, nn.Module] = {}
         self.generators: list[torch.Generator] = []
-        self.made: list[Any] = []  # regions of mixed precision and scalers that there would be with the device
+        self.made: list[Any] = []  # autocast regions and scalers that the code would enable on the device
         self.is_off: SwitchedOff = lambda _: False
         self.iterators: Iterators | None = None
-        self.repoints: Sequence[Repoint] = ()  # of the devices that the given objects remember
+        self.repoints: Sequence[Repoint] = ()  # stored devices in the given objects
 
     def as_the_step_names_them(self, named: dict[str, Any]) -> dict[str, Any]:
-        """Data under the names of the step's parameters: there is where they are sent to the device."""
+        """Rename data to the step's parameters: remedies move it inside the step."""
         parameters = {id(each): name for name, each in self.parameters.items()}
         renamed: dict[str, Any] = {}
         for name, each in named.items():
@@ -353,7 +354,7 @@ class _Rehearsing:
             assumed=(*self.assumed, *guessed),
         )
 
-    # ------------------------------------------------------------ before
+    # ------------------------------------------------------------ before the step
 
     def set_up(self, undo: Undo) -> None:
         remember_globals(undo)
@@ -367,7 +368,7 @@ class _Rehearsing:
 
     @plain_torch
     def set_up_states(self, undo: Undo) -> None:
-        torch.clear_autocast_cache()  # it refers to tensors that stand-ins are to be put under
+        torch.clear_autocast_cache()  # it refers to tensors that stand-ins will replace
         inventory = survey_objects(self.named)
         self.choose_values(inventory)
         self.with_attributes = {
@@ -407,7 +408,7 @@ class _Rehearsing:
             self.values = "real"
 
     def why_not_real(self) -> str:
-        """Why the step cannot be rehearsed with real values; "": it can."""
+        """Why the step cannot be rehearsed with real values; "" if it can."""
         if not self.has_values:
             return "the state has tensors on meta, which have no values: give the rehearsal a state with values"
         needed = 3 * max(self.state_bytes, sum(self.stage.meter.peak().values()))
@@ -462,7 +463,7 @@ class _Rehearsing:
         places: dict[int, torch.device],
         undo: Undo,
     ) -> None:
-        """Of objects whose own code sends what they hold, that of the step among them: the rest is on the CPU."""
+        """For objects whose own code moves their tensors: put the tensors that it does not move on the CPU."""
         for name, own in self.states.items():
             kind = type(own).__name__
             is_given = any(own is each for each in (*self.objects, *self.options.state))
@@ -488,7 +489,7 @@ class _Rehearsing:
                 places[id(entry.tensor)] = CPU
 
     def places(self, inventory: Inventory, undo: Undo) -> dict[int, torch.device]:
-        """Where each tensor is when the step begins, by its id."""
+        """The device of each tensor when the step begins, by its id."""
         places = {id(tensor): _place(tensor.device) for tensor in inventory.tensors.objects}
         if not self.states:
             return places
@@ -518,7 +519,7 @@ class _Rehearsing:
             self.stopped = "\n      ".join([f"{why}:", *map(str, refused)])
         return places
 
-    # ------------------------------------------------------------ meanwhile
+    # ------------------------------------------------------------ during the step
 
     def on_stage(self, undo: Undo) -> None:
         stage, company = self.stage, self.company
@@ -536,7 +537,7 @@ class _Rehearsing:
                 with FunctionOverrides(stage), stage:
                     self.perform()
             finally:
-                dismiss(loaders)  # their threads wait for the next batch
+                dismiss(loaders)  # their threads still wait for the next batch
                 if not company.end() and not self.stopped:
                     self.stopped, self.ending = _GOES_ON, "limit"
         self.mark_state()
@@ -544,7 +545,7 @@ class _Rehearsing:
 
     @contextmanager
     def watched_for_moves(self) -> Iterator[None]:
-        """Says so where the step moves a module by itself, and plain attributes were moved before as tm.move does."""
+        """Note in `assumed` if the step calls Module.to on a module whose plain attributes tm.move has moved before."""
         apply: Any = apply_of(nn.Module)
         modules = {id(each): name for name, each in self.states.items() if isinstance(each, nn.Module)}
 
@@ -567,15 +568,15 @@ class _Rehearsing:
                 for each in trained_in([value for name, value in self.states.items() if name not in self.own]):
                     if isinstance(each, nn.Module):
                         each.to(self.home)
-            contextvars.copy_context().run(self.step, *self.arguments)  # its context variables stay in there
+            contextvars.copy_context().run(self.step, *self.arguments)  # discards changes to context variables
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit too: a step that ends the program does not run to its end
+        except BaseException as error:  # SystemExit too: a step that exits has not finished
             self.broke_off(error)
 
     def broke_off(self, error: BaseException) -> None:
         if isinstance(error, TypeError) and "unsupported operand" in str(error):
-            # torch's operators make NotImplemented of a TypeError, and Python this error of that.
+            # torch's operators turn a TypeError into NotImplemented, and Python turns that into this error.
             error = self.stage.lacking.get(users_line_of(error), error).with_traceback(error.__traceback__)
         said = str(error).strip().splitlines()[:1]
         words = ": ".join([type(error).__name__, *said]).replace("StandIn", "Tensor")
@@ -613,11 +614,11 @@ class _Rehearsing:
             self.find(line, "error", words, remedy)
 
     def with_values(self) -> str:
-        """What to do about what shapes alone do not do."""
+        """The remedy for a step that shape-only mode cannot follow."""
         return _LEAVE_OUT if self.stage.real else "rehearse with data='real', on the command line --data real"
 
     def is_about_devices(self, error: BaseException) -> bool:
-        """Did a library refuse tensors on two devices by a check of its own? Reports what is on the CPU there."""
+        """Whether a device check in Python raised the error. Reports the tensors on the CPU there."""
         said, last = str(error), _innermost(error)
         names_both = self.home.type in said and ("device" in said or "cpu" in said)
         asks = last is not None and _asks_for_device(last)
@@ -634,20 +635,20 @@ class _Rehearsing:
         return len(self.findings) > before or bool(known)
 
     def is_the_simulations(self, error: BaseException) -> bool:
-        """Was an error raised because of what a stand-in is, and not by what the step does?"""
+        """Whether a limit of the simulation caused the error, not the step."""
         if any(_OF_THE_BUILD.search(str(each)) for each in _chain(error)):
             return True
         refused = self.stage.refused
         if refused is not None and any(each is refused.error for each in _chain(error)):
-            return False  # torch's own kernels or shape functions have said so
+            return False  # torch's own kernels or shape functions raised it
         if isinstance(error, OSError) and any(name in str(error) for name in self.stage.not_written):
-            return True  # a library reads a file that was not written
+            return True  # reads a file that the rehearsal did not write
         if isinstance(error, (TypeError, AttributeError)) and _OF_ARGUMENTS.search(str(error)):
             return False
         if any(isinstance(each, _TORCHS_ERRORS) and _OF_THE_SIMULATION.search(str(each)) for each in _chain(error)):
-            return True  # a library may have raised one of its own from it
+            return True  # a library may raise its own error from it
         last = _innermost(error)
-        # A function of torch's that is written in C has no frame: what calls it for the step is not the cause.
+        # torch's C functions have no frame: a frame of ours that only calls them for the step is not the cause.
         code = None if last is None else last.tb_frame.f_code
         return code is not None and is_ours(code.co_filename) and code not in _CALLS
 
@@ -659,7 +660,7 @@ class _Rehearsing:
         self.ending, self.stopped_at, self.raised = ending, line, error
 
     def check_left(self, line: Line) -> None:
-        """Weights were moved to the CPU at this line, and computed with there: was the device decided before?"""
+        """Report weights that this line moved to the CPU, and that were used there: perhaps by a stored device."""
         if is_installed(line.file):
             self.ending, self.stopped_at = "limit", line
             why = "the model was moved to cpu here, and computes there: its device was decided before the rehearsal"
@@ -670,7 +671,7 @@ class _Rehearsing:
             self.find(line, "stale-device", why, "take the device of a parameter: next(model.parameters()).device")
 
     def confirm(self, raised: BaseException) -> None:
-        """Run the step without the simulation, on copies: does it fail there too?"""
+        """Run the step without the simulation, on copies, and report whether it fails there too."""
         error = plainly(self.step, self.objects, self.named, self.around, self.home)
         if error is not None and type(error) is not type(raised):
             said = str(error).strip().partition("\n")[0]
@@ -690,7 +691,7 @@ class _Rehearsing:
     def tell(self, stray: Any, operation: str, line: Line) -> None:
         origin = stray._origin
         if origin is not None and (origin.reported or origin.root.reported):
-            return  # what has to be mended is known: this is what comes of it
+            return  # a consequence of a reported cause
         computed = computed_from(origin) if isinstance(stray, StandIn) and origin is not None else None
         if isinstance(stray, StandIn) and origin is not None and (origin.tensor is None or origin.tensor() is None):
             origin.tensor = weakref.ref(stray if computed is None else computed)
@@ -712,21 +713,21 @@ class _Rehearsing:
         found = self.find(line, came.kind, why, came.remedy)
         if origin is not None:
             origin.reported = found
-            if came.kind not in ("attribute", "container"):  # each is to be mended by itself
+            if came.kind not in ("attribute", "container"):  # each of these needs its own fix
                 origin.root.reported = found
 
     def find(self, line: Line, kind: str, why: str, remedy: str) -> Finding:
         own = own_line() if is_installed(line.file) else None
-        if own is not None:  # a library's line says less to the user than the one that calls it
+        if own is not None:  # report the user's line that calls the library
             line, why = own, f"{why}, in {line}"
         found = Finding(line.file, line.number, kind, line.text, why, remedy)
-        cause = "" if kind == "numpy" else remedy  # of a list of tensors, the first
+        cause = "" if kind == "numpy" else remedy  # of a list of tensors, report only the first
         return self.findings.setdefault((line.file, line.number, kind, cause), found)
 
-    # ------------------------------------------------------------ afterwards
+    # ------------------------------------------------------------ after the step
 
     def mark_state(self) -> None:
-        """What an optimizer holds now it will hold in the next step too."""
+        """Count the optimizer state after the step as optimizer memory: later steps hold it from their start."""
         for optimizer in (each for each in self.trained if isinstance(each, Optimizer)):
             for state in optimizer.state.values():
                 for value in state.values():
@@ -739,7 +740,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _compared(raised: types.TracebackType) -> dict[str, StandIn]:
-    """The tensors of a function that raised an error: those that the test before it names, if that names any."""
+    """The tensors of the frame that raised an error; only those that its condition names, if it names any."""
     variables = {**raised.tb_frame.f_locals}
     words = {*re.findall(r"\w+", _check_of(raised) or _test_of(raised))}
     named = {name: [each for each in leaves(variables[name]) if type(each) is StandIn] for name in words & {*variables}}
@@ -748,7 +749,7 @@ def _compared(raised: types.TracebackType) -> dict[str, StandIn]:
 
 
 def _test_of(raised: types.TracebackType) -> str:
-    """The lines from the test before an error on; "": there is none nearby."""
+    """The lines from the last `if`, `elif` or `assert` to an error; "" if more than 8 lines away."""
     lines: list[str] = []
     for number in range(raised.tb_lineno, max(0, raised.tb_lineno - 8), -1):
         lines.insert(0, linecache.getline(raised.tb_frame.f_code.co_filename, number))
@@ -758,14 +759,14 @@ def _test_of(raised: types.TracebackType) -> str:
 
 
 def _asks_for_device(raised: types.TracebackType | None) -> bool:
-    """Is it a check of the step's own, by a test of where a tensor is, that has raised an error?"""
+    """Whether a device check in the user's code raised the error."""
     if raised is None or not is_users(raised.tb_frame.f_code.co_filename):
         return False
     return _ASKS_FOR_DEVICE.search(_check_of(raised)) is not None
 
 
 def _check_of(raised: types.TracebackType) -> str:
-    """The condition of the `assert` that has failed, or of the `if` right around a `raise`; "": there is none."""
+    """The condition of the failed `assert`, or of the `if` around the `raise`; "" without one."""
     try:
         tree = ast.parse("".join(linecache.getlines(raised.tb_frame.f_code.co_filename)))
     except SyntaxError:  # a cell of a notebook

@@ -1,6 +1,6 @@
-"""The scene: stand-ins in the place of tensors, under the same objects. Whoever holds one holds the other.
+"""Put stand-ins in the place of tensors, under the same Python objects, so that all references see them.
 
-Every change is on an undo list before it is made; run backwards, it leaves all as it was.
+Every change is on an undo list before it is made; the list, run backwards, restores everything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def set_up(
     origin_of: Callable[[Path, str, Tensor], Origin | None],
     undo: Undo,
 ) -> None:
-    """Stand-ins for all tensors of an inventory, sharing memory as they do. `places`: by the tensor's id."""
+    """Replace all tensors of an inventory by stand-ins, keeping shared storages. `places`: devices by tensor id."""
     tensors, roles = inventory.tensors.objects, inventory.tensors.roles()
     gradients = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
 
@@ -58,7 +58,7 @@ def set_up(
         for index in storage.indices:
             if is_lazy(tensors[index]):
                 stage.itself(tensors[index], places[id(tensors[index])], origin_at(index))
-    for composite in inventory.composites:  # a sparse tensor: where its parts are
+    for composite in inventory.composites:  # such as a sparse tensor: it is where its parts are
         place = next((places[id(part)] for part in composite.parts if id(part) in places), CPU)
         origin = None if place is stage.home else origin_of(composite.path, composite.role, composite.tensor)
         stage.itself(composite.tensor, place, origin)
@@ -68,14 +68,14 @@ def set_up(
 
 
 def _can_be_stood_in(storage: StateStorage, tensors: Any) -> bool:
-    """A sparse tensor, or one that waits for its shape, plays itself."""
+    """Whether stand-ins can replace its tensors; sparse and uninitialized ones stay real."""
     return not storage.opaque and all(
         not is_lazy(tensors[index]) and is_view_of_storage(tensors[index]) for index in storage.indices
     )
 
 
 def put_in_place(tensor: Tensor, standin: Tensor, undo: Undo) -> None:
-    """Put a stand-in under the object of a tensor."""
+    """Put a stand-in under the Python object of a tensor."""
     before = type(tensor)
     standin.__dict__.update(tensor.__dict__)
     if isinstance(standin, StandIn):
@@ -89,7 +89,7 @@ def put_in_place(tensor: Tensor, standin: Tensor, undo: Undo) -> None:
     hooks = (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
     if any(hooks):
         remember(filter(None, hooks), undo)
-    there = [standin]  # a step back can be taken again
+    there = [standin]  # emptied by `back`, which may be called twice
 
     def back() -> None:
         if there:
@@ -102,7 +102,7 @@ def put_in_place(tensor: Tensor, standin: Tensor, undo: Undo) -> None:
 
 def _swap(tensor: Any, other: Tensor, hooks: Any) -> None:
     swap(tensor, other)
-    # The dicts of hooks stay with the object; the other implementation has to be told of them.
+    # The dicts of hooks stay with the Python object; assign them again to register them with the other implementation.
     if tensor._backward_hooks is not None or hooks[0] is not None:
         tensor._backward_hooks = hooks[0]
     if tensor._post_accumulate_grad_hooks is not None or hooks[1] is not None:
@@ -110,7 +110,7 @@ def _swap(tensor: Any, other: Tensor, hooks: Any) -> None:
 
 
 def copies(inventory: Inventory, undo: Undo) -> None:
-    """Real copies on the CPU in the place of all tensors, sharing memory as they do."""
+    """Replace all tensors by real copies on the CPU that share storages as they do."""
     tensors = inventory.tensors.objects
     gradients = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
     for storage in (each for each in inventory.storages if _can_be_stood_in(each, tensors)):
@@ -128,7 +128,7 @@ _KINDS = (parameter.UninitializedParameter, parameter.UninitializedBuffer)
 
 @contextmanager
 def lazy_tensors(stage: SimulatedDevice, undo: Undo) -> Iterator[None]:
-    """Those that the step makes are on the device it says, and get a stand-in when they have a shape."""
+    """Track the device of lazy tensors that the step creates, and replace them by stand-ins when they get a shape."""
 
     def materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
         with outside_simulation():

@@ -1,7 +1,7 @@
-"""What is behind a stand-in: bytes that are known, or a shape alone.
+"""Shape-only mode: infer shapes and dtypes of results without computing their values.
 
-Weights are shapes; a batch, its masks and what is computed from them alone are known, as long as they are small: that
-is mostly what a step looks at. What comes of known and unknown together is unknown.
+Weights are shapes; a batch, its masks and what is computed from these alone have known values as long as they are
+small, because steps mostly branch on these. A result with any unknown input is unknown.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from torchmove.rehearsing.tensors import leaves, mapped
 
 aten = torch.ops.aten
 MOST_BYTES = 16 << 20
-_SMALL = 8  # sizes up to this are kept by a probe; others become the next numbers after it
-# What torch says of dtypes.
+_SMALL = 8  # a probe keeps sizes up to this, and replaces others by the next numbers
+# torch's errors about dtypes.
 _OF_DTYPES = re.compile(
     r"type|not implemented for|can't be cast|expected .*(Long|Float|Bool|Int)|[Bb]ool\w* (tensor|input)"
 )
-# What it says where a kernel of the CPU lacks a dtype: the kernel's name and the dtype's. Of these dtypes a GPU has the
-# same kernels, as torch's own tests declare it, but for the operators below. Of others it may have more.
+# torch's error where a CPU kernel lacks a dtype.
 LACKING = re.compile(r"\"(?P<kernel>\w+)\" not implemented for '(?P<dtype>\w+)'")
+# For these dtypes a GPU has the same kernels, as torch's own tests declare, except the operators below; for other
+# dtypes it may have more.
 _WHOLE = {"Bool", "Byte", "Char", "Short", "Int", "Long", "Float", "Double", "ComplexFloat", "ComplexDouble"}
 ONLY_ON_CUDA = {aten.histc, aten.abs, aten.trace}
 _OF_INTEGERS = ("bitwise", "and", "or", "xor", "lshift", "rshift", "gcd", "lcm", "bincount")
 
 
 class Shape(NamedTuple):
-    """What a tensor without bytes shows."""
+    """Size, stride and dtype of a tensor without values."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -58,10 +59,10 @@ def as_shape(behind: Tensor) -> Tensor:
 
 
 class Inference:
-    """The shapes that operations result in, or the refusal; each question is asked of torch once.
+    """The shapes of the results of operations, or torch's errors; both are cached.
 
-    torch's shape functions leave some dtypes unchecked that its kernels refuse. So the first time that an operation
-    comes with a combination of dtypes, a kernel is tried on small tensors of zeros.
+    torch's shape functions accept some dtypes that its kernels refuse. So the first time that an operation gets a
+    combination of dtypes, its kernel is tried on small tensors of zeros.
     """
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class Inference:
         self._refused: dict[Any, Exception | None] = {}
 
     def shapes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Shapes:
-        """Of the results of an operation that is pure or only writes. Raises what torch raises."""
+        """The shapes of the results of an operation that is pure or only writes. Raises what torch raises."""
         if not all(map(_has_shape, leaves((args, kwargs)))):
             raise NotImplementedError("what is compressed or nested has no meta tensor")
         key = _key(func, args, kwargs)
@@ -90,7 +91,7 @@ class Inference:
         return found
 
     def check_dtypes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        """Raises what a kernel raises that is given these dtypes."""
+        """Raise what the kernel raises for these dtypes."""
         given = [each for each in leaves((args, kwargs)) if isinstance(each, Tensor)]
         dtypes = [each.dtype for each in given]
         if not dtypes or _is_internal(func):
@@ -102,7 +103,7 @@ class Inference:
             self._refused[key] = _refusal(func, args, kwargs)
         refused = self._refused[key]
         if refused is not None:
-            raise type(refused)(*refused.args)  # anew, with a traceback of its own
+            raise type(refused)(*refused.args)  # a new error, with its own traceback
 
 
 def _check_convolution(given: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> None:
@@ -131,7 +132,7 @@ def _check_put(written: Tensor, indices: Any, values: Tensor, *_: Any) -> None:
             raise RuntimeError(f"shape mismatch: {what}") from None
 
 
-# What torch's shape functions leave to the kernels to refuse, in the kernels' words.
+# Checks that torch's shape functions leave to the kernels, with the kernels' error messages.
 _UNCHECKED: dict[Any, Callable[..., None]] = {
     aten.convolution: _check_convolution,
     **dict.fromkeys([aten.addmm, aten.addmv], _check_product),
@@ -140,7 +141,7 @@ _UNCHECKED: dict[Any, Callable[..., None]] = {
 
 
 def made(shapes: Shapes) -> Any:
-    """Tensors without bytes, of these shapes."""
+    """Meta tensors of these shapes."""
     if isinstance(shapes, Shape):
         return shapes.made()
     return None if shapes is None else tuple(map(made, shapes))
@@ -167,7 +168,7 @@ def without_bytes(each: Any) -> Any:
 
 
 def _key(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """None: something cannot be told apart by what it is equal to."""
+    """The cache key of a call; None if an argument is not hashable."""
     try:
         key = (func, _described(args), *((name, _described((value,))) for name, value in kwargs.items()))
         hash(key)
@@ -193,12 +194,12 @@ def _takes_integers(func: Any) -> bool:
 
 
 def nobody_has(func: Any, dtype: str) -> bool:
-    """Is there no kernel for this dtype, as torch names it, on a GPU either?"""
+    """Whether a GPU has no kernel for this dtype either. `dtype`: as torch's errors name it."""
     return dtype in _WHOLE and func.overloadpacket not in ONLY_ON_CUDA
 
 
 def _is_internal(func: Any) -> bool:
-    """Kernels that trust what other kernels hand to them: a probe of zeros might crash them."""
+    """Whether the kernel does not check its inputs, which come from other kernels: a probe of zeros might crash it."""
     name = func.overloadpacket.__name__
     return "backward" in name or "mkldnn" in name or "unpool" in name or name in _TRUSTING
 
@@ -207,7 +208,7 @@ _TRUSTING = {"_embedding_bag", "_embedding_bag_forward_only", "_pack_padded_sequ
 
 
 def _refusal(func: Any, args: Any, kwargs: dict[str, Any]) -> Exception | None:
-    """What a kernel says to small zeros of these dtypes, if it is about dtypes."""
+    """The error of a kernel for small zeros of these dtypes, if it is about dtypes."""
     numbers: dict[int, int] = {}
 
     def small(size: int) -> int:

@@ -1,7 +1,8 @@
-"""The stand-in: a tensor with a shape and a device, and behind it real values on the CPU, or none; and generators.
+"""Stand-ins, the tensor subclass of rehearsals, and simulated random generators.
 
-To torch's C++ it is a tensor on the CPU, so no device and no backend is needed; in Python it reports the simulated
-device. The tensor behind it does the work: a meta tensor, which has only a shape, or a real one.
+To torch's C++ a stand-in is a tensor on the CPU, so no device and no backend is needed; in Python it reports the
+simulated device. Operations compute with the tensor behind it: a meta tensor, which has only a shape, or a real one on
+the CPU.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _places: dict[torch.device, torch.device] = {CPU: CPU}
 
 
 def place_of(device: torch.device) -> torch.device:
-    """Each place is one object, so that places are compared by `is`; a device without a number is the first."""
+    """The one object for a device, so that devices are compared by `is`; a device without an index is index 0."""
     found = _places.get(device)
     if found is None:
         named = CPU if device.type == "cpu" else torch.device(device.type, device.index or 0)
@@ -63,7 +64,7 @@ def place_of(device: torch.device) -> torch.device:
 
 
 class Sent:
-    """What `.to(...)` has made of a tensor: still there, ever used, and the user's lines that led there?"""
+    """The result of `.to(...)` on a tensor: a weak reference, whether it was used, and the user's lines of the call."""
 
     __slots__ = ("lines", "tensor", "used")
 
@@ -72,18 +73,18 @@ class Sent:
 
 
 class StandIn(Tensor):
-    __module__ = "torch"  # libraries choose how to compute by the module of a tensor's class
+    __module__ = "torch"  # libraries dispatch on the module of a tensor's class
 
     _behind: Tensor
     _place: torch.device
     _stage: Any
     _origin: Origin | None
-    # In the class, so that only what differs is set on each.
-    _sent: Sent | None = None  # what `.to(...)` made of it
+    # Defaults in the class: instances set only what differs.
+    _sent: Sent | None = None  # the result of `.to(...)` on it
     _result_of_sending: Sent | None = None
-    _fetched: bool = False  # it has just come from the device
-    _left: Line | None = None  # of a weight that was moved off the device: where
-    _part: str = ""  # what it is counted as, of the memory
+    _fetched: bool = False  # it was just copied from the device
+    _left: Line | None = None  # the line that moved a weight off the device
+    _part: str = ""  # the part of the memory that it counts as
 
     @staticmethod
     def __new__(cls, behind: Tensor, place: torch.device, stage: Any, origin: Origin | None) -> StandIn:
@@ -100,7 +101,7 @@ class StandIn(Tensor):
         return made
 
     def thrown_away(self) -> list[Line] | None:
-        """Where it was sent, if what came of that was let go without being used."""
+        """The lines of `.to(...)`, if its result was discarded without being used."""
         thrown = self._sent is not None and not self._sent.used and self._sent.tensor() is None
         return self._sent.lines if thrown and self._sent is not None else None
 
@@ -120,7 +121,7 @@ class StandIn(Tensor):
         with without_torch_dispatch(), without_torch_function():
             return value.__reduce_ex__(protocol)
 
-    # What Python asks goes by the place; torch's C++ does not ask here.
+    # Python code sees the simulated device; torch's C++ does not use these properties.
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return self._place if self._place is not CPU else self._stage.cpu_of(self)
@@ -169,14 +170,14 @@ class StandIn(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Reached where the stage is not entered, in a thread of torch's own."""
+        """Run an operation in a thread of torch's own, where the dispatch mode is not active."""
         stage = next(each._stage for each in leaves((args, kwargs)) if isinstance(each, StandIn))
         stage.check_open()
         return stage.run(func, args, kwargs or {})
 
 
 class Itself:
-    """A tensor that no stand-in can play, a sparse one, and where it is."""
+    """A tensor that stays real because no stand-in can replace it, such as a sparse one; with its device and origin."""
 
     __slots__ = ("_origin", "_place", "tensor")
 
@@ -194,7 +195,7 @@ _OWN = {"_behind", "_place", "_stage", "_origin", "_sent", "_result_of_sending",
 
 
 def swap(tensor: Tensor, other: Tensor) -> None:
-    """Exchange two tensors under their Python objects: whoever holds one holds the other from now on."""
+    """Exchange the implementations of two Python tensor objects; all references see the other tensor from now on."""
     tensor.__class__, other.__class__ = other.__class__, tensor.__class__
     tensor.__dict__, other.__dict__ = other.__dict__, tensor.__dict__
     swap_implementation(tensor, other)
@@ -203,7 +204,7 @@ def swap(tensor: Tensor, other: Tensor) -> None:
 _Real = torch.Generator
 _seen: dict[
     int, tuple[torch.Generator, torch.device]
-] = {}  # those that were made before, and are taken for the device's
+] = {}  # generators made before the step that count as the device's
 _drawing: dict[int, tuple[torch.Generator, torch.Generator]] = {}
 
 
@@ -213,7 +214,7 @@ class _AnyGenerator(type(_Real)):  # type: ignore[misc]
 
 
 class SimulatedGenerator(_Real, metaclass=_AnyGenerator):
-    """Draws on the CPU, and says that it is on its device."""
+    """A generator that draws on the CPU and reports the simulated device."""
 
     _place: torch.device
 
@@ -242,7 +243,7 @@ def place_of_generator(each: torch.Generator) -> torch.device:
 
 
 def on_the_cpu(each: torch.Generator) -> torch.Generator:
-    """What draws in the place of a real device's generator: stand-ins have their bytes on the CPU."""
+    """The CPU generator that replaces one of a real device: the tensors behind stand-ins are on the CPU."""
     if _Real.device.__get__(each).type == "cpu":
         return each
     return _drawing.setdefault(id(each), (each, _Real()))[1]
@@ -250,7 +251,7 @@ def on_the_cpu(each: torch.Generator) -> torch.Generator:
 
 @contextmanager
 def generators(of_the_device: Iterable[torch.Generator], home: torch.device) -> Iterator[None]:
-    """`of_the_device`: those that were made for a device that was decided where there is none."""
+    """Simulate `torch.Generator`. `of_the_device`: existing generators that the code would create on the device."""
     _seen.update({id(each): (each, home) for each in of_the_device})
     try:
         with patch.object(torch, "Generator", SimulatedGenerator):

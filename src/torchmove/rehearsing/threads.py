@@ -1,7 +1,7 @@
-"""What a step leaves to others, threads that it starts and tasks that it hands to a pool, is on the stage as it is.
+"""Run threads and pool tasks that a step starts on the simulated device too.
 
-They are waited for, for a while. Whoever goes on after that meets the end at its next operation: what it would change
-are real tensors again.
+The rehearsal waits a short time for them. A thread that runs longer gets the exception `Over` at its next operation,
+because the tensors that it would change are real again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MOMENT = 0.001
 
 
 class ThreadTracking:
-    """All that run beside a step, on its stage. `fail` is told of the error that ends a thread."""
+    """The threads and tasks that a step starts. `fail` receives the error that ends a thread."""
 
     def __init__(self, stage: SimulatedDevice, fail: Callable[[BaseException], None]) -> None:
         self.stage, self.fail, self.leader = stage, fail, threading.get_ident()
         self.tasks: list[Task] = []
-        self.hired = threading.local()  # a pool starts its threads as work comes in: they outlast the step
+        self.hired = threading.local()  # pools start threads in `submit`; these outlive the step
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -52,7 +52,7 @@ class ThreadTracking:
             yield
 
     def is_on_stage(self) -> bool:
-        """In another process nobody is, whatever was going on when it began."""
+        """Whether this thread belongs to the step; never in a forked process."""
         is_own = threading.get_ident() == self.leader or self.stage.now.task is not None
         return is_own and not self.stage.over
 
@@ -67,7 +67,7 @@ class ThreadTracking:
             del thread.run  # the class's own again
             try:
                 self.played(task, play)
-            except (Over, SystemExit):  # the latter ends a thread, and is no error
+            except (Over, SystemExit):  # SystemExit ends a thread and is no error
                 pass
             except BaseException as error:
                 self.fail(error)
@@ -84,8 +84,8 @@ class ThreadTracking:
             now.task, task.ended = before, True
 
     def end(self) -> bool:
-        """Wait for what is under way, then call it off. False: something had not ended that should have: no daemon, and
-        it has to do with torch."""
+        """Wait for the tasks, then end the simulation. False if a task that uses torch, and is no daemon, was still
+        running."""
         try:
             self.wait()
         finally:
@@ -96,7 +96,7 @@ class ThreadTracking:
         return not late
 
     def wait(self) -> None:
-        """A daemon that does nothing with torch, such as a progress bar's, may go on for ever."""
+        """Wait for the tasks, except daemons that do not use torch, such as a progress bar's: they may never end."""
         end = time.monotonic() + _PATIENCE
         while any(not task.ended and (task.touched or not task.daemon) for task in self.tasks):
             if time.monotonic() > end:
@@ -105,7 +105,7 @@ class ThreadTracking:
 
 
 class _Entrance(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Onto the stage, for another thread: a mode can be entered by one."""
+    """The dispatch mode of another thread: one mode object can be active in one thread only."""
 
     def __init__(self, stage: SimulatedDevice) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
