@@ -407,6 +407,12 @@ def test_plain_to_orphans_the_optimizer_and_verify_says_so(twin):
     model.to("twin:0")
     verdict = tm.verify(model, optimizer, on="twin:0")
     assert "V303" in {finding.code for finding in verdict.findings}
+    tm.move(model, optimizer, to="twin:0")  # takes the old parameters along, and the model does not get them back
+    found = tm.verify(model, optimizer, on="twin:0").findings
+    assert [(each.code, each.remedy) for each in found] == [
+        ("V303", "create it again: optimizer = SGD(model.parameters(), ...)")
+    ]
+    assert tm.verify(model, torch.optim.SGD(model.parameters(), 0.1), on="twin:0").ok
     with pytest.raises(tm.VerificationError):
         verdict.raise_if_bad()
 
@@ -900,7 +906,7 @@ def test_a_reason_that_many_paths_share_is_one_line():
         tm.move(model, to="twin:0")
     assert len(error.value.refusals) == 150
     (head, line) = str(error.value).splitlines()
-    assert head == "nothing was moved, for 1 reason:"
+    assert head == "refused, nothing was changed, for 1 reason:"
     assert line.startswith("  R030 at 150 paths (model[0].weight ... and 149 more): a meta tensor has no bytes")
     assert line.count("Fix: ") == 1
 
@@ -911,7 +917,7 @@ def test_different_reasons_are_lines_of_their_own():
     with pytest.raises(tm.MoveRefused) as error:
         tm.move(model, nn.Linear(2, 2, bias=False, device="meta"), to="twin:0")
     head, *lines = str(error.value).splitlines()
-    assert head == "nothing was moved, for 3 reasons:"
+    assert head == "refused, nothing was changed, for 3 reasons:"
     single = [each for each in lines if " paths " not in each]
     assert single == [f"  {each}" for each in error.value.refusals if each.code == "R030"]
     (assigned,) = [each for each in lines if "R032 at 2 paths (model.left ... and 1 more)" in each]

@@ -211,7 +211,7 @@ def move(
         True
         >>> tm.move(model, optimizer, to="nowhere")
         Traceback (most recent call last):
-        torchmove.errors.MoveRefused: nothing was moved, for 1 reason:
+        torchmove.errors.MoveRefused: refused, nothing was changed, for 1 reason:
         ...
     """
     return _applied(_planned(given(objects), to, keep, verify), mover, verify, progress)

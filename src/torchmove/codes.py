@@ -291,7 +291,8 @@ FINDINGS = {
     "V303": Code(
         "an optimizer does not train the model: its parameters stayed behind and belong to no given module, "
         "or a module replaced some in its own `_apply`",
-        "make the optimizer after the move, or move with `tm.move(model, optimizer, to=...)`",
+        "make the optimizer again from `model.parameters()`; instead of `.to()`, move both: "
+        "`tm.move(model, optimizer, to=...)`",
     ),
     "V401": Code(
         "a tensor is on the wrong device",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchmove.planning.plan import Refusal
-    from torchmove.verifying.verdict import Verdict
+    from torchmove.verifying.verdict import Finding, Verdict
 
 
 class TorchmoveError(Exception):
@@ -33,26 +33,26 @@ class MoveRefused(TorchmoveError):
 
     def __init__(self, refusals: Sequence[Refusal]) -> None:
         self.refusals = tuple(refusals)
-        reasons = _one_line_per_reason(self.refusals)
+        reasons = lines_by_reason(self.refusals)
         count = "1 reason" if len(reasons) == 1 else f"{len(reasons)} reasons"
-        super().__init__("\n  ".join([f"nothing was moved, for {count}:", *reasons]))
+        super().__init__("\n  ".join([f"refused, nothing was changed, for {count}:", *reasons]))
 
 
-def _one_line_per_reason(refusals: Sequence[Refusal]) -> list[str]:
+def lines_by_reason(refusals: Sequence[Refusal | Finding]) -> list[str]:
     """A line for each reason, with the first path and a count where several paths share it."""
-    alike: dict[tuple[str, str, str], list[Refusal]] = {}
+    alike: dict[tuple[str, str, str], list[Refusal | Finding]] = {}
     for refusal in refusals:
         remedy = refusal.remedy.replace(refusal.path, "...") if _assigns(refusal) else refusal.remedy
         alike.setdefault((refusal.code, refusal.why, remedy), []).append(refusal)
     return [_line(some) for some in alike.values()]
 
 
-def _assigns(refusal: Refusal) -> bool:
+def _assigns(refusal: Refusal | Finding) -> bool:
     """Whether the remedy is an assignment to the path, and so differs from path to path."""
     return refusal.remedy.startswith(f"{refusal.path} = ")
 
 
-def _line(alike: Sequence[Refusal]) -> str:
+def _line(alike: Sequence[Refusal | Finding]) -> str:
     first, *others = alike
     if not others:
         return str(first)

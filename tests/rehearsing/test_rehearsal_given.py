@@ -459,3 +459,8 @@ def test_a_dict_whose_missing_attributes_are_key_errors():
 
     found = tm.rehearse(step, nn.Linear(4, 2), Attributes(x=X.clone()))
     assert [each.remedy for each in found.failing] == ['batch["x"] = batch["x"].to("cuda")'], str(found)
+
+
+def test_what_is_called_state_has_to_be_given():
+    with pytest.raises(ValueError, match=r"state= has 'batch', which is not a given object\. Fix: state=\[model\]"):
+        tm.rehearse(lambda model: model(torch.ones(1, 4)), nn.Linear(4, 1), state=["batch"])

@@ -59,6 +59,11 @@ class Given:
     """
 
     def __init__(self, named: Mapping[str, Any], said: tuple[Any, ...]) -> None:
+        unknown = [each for each in said if not any(each is one for one in named.values())]
+        if unknown:
+            what = repr(unknown[0]) if isinstance(unknown[0], str) else f"a {type(unknown[0]).__name__}"
+            first = next(iter(named), "model")
+            raise ValueError(f"state= has {what}, which is not a given object. Fix: state=[{first}]")
         names: set[Any] = {name for each in named.values() for name in _parameter_names(each)}
         names |= {shapes for each in named.values() for shapes in _parameter_shapes(each)}
         self.states: dict[str, Any] = {}

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from torchmove.errors import lines_by_reason
 from torchmove.formatting import counted, listed, readable_bytes, readable_seconds
 from torchmove.internals.metadata import shape_of
 from torchmove.moving.receipt import Receipt
@@ -85,7 +86,7 @@ class PlanReport(Report[Plan]):
         title = f"{listed(self.result.inventory.roots)}: {verb} to {self.result.target}: {describe_moves(self.result)}"
         lines = (
             *first_of(self.result.rooms),
-            *first_of(self.result.refusals),
+            *first_of(lines_by_reason(self.result.refusals)),
             *first_of(self.result.notes),
             *self.repointed(),
         )
@@ -217,9 +218,9 @@ class VerdictReport(Report[Verdict]):
     def sheet(self) -> Sheet:
         count = f"{counted(self.result.tensors, 'tensor')} checked for {', '.join(self.result.checked)}"
         if self.result.ok:
-            return Sheet(f"Verified: {count}")
+            return Sheet(f"Verified: {count}" if self.result.tensors else "No tensors found: nothing to verify")
         title = f"Verification failed: {counted(len(self.result.findings), 'problem')} ({count})"
-        return Sheet(title, first_of(self.result.findings))
+        return Sheet(title, first_of(lines_by_reason(self.result.findings)))
 
     def page(self) -> Page:
         figures = (
@@ -249,7 +250,14 @@ def _finding_point(finding: Finding) -> Point:
     return Point(finding.code, finding.path, finding.why, finding.remedy)
 
 
-_MOVERS = {"plain": "plain copy", "staged": "staged copy", "arena": "arena copy"}
+_MOVERS = {"plain": "plain copy", "staged": "staged copy", "arena": "copy by way of parked host memory"}
+
+
+def _why_not_moved(plan: Plan) -> str:
+    if plan.stays:
+        count = counted(len(plan.inventory.tensors), "tensor")
+        return f"nothing moved: {len(plan.stays)} of {count} stay where they are"
+    return f"already on {plan.target}, nothing moved"
 
 
 class ReceiptReport(Report[Receipt]):
@@ -260,7 +268,7 @@ class ReceiptReport(Report[Receipt]):
                 "only remembered devices changed" if plan.repoints else "nothing moved"
             )
         elif not plan.moves:
-            title = f"{roots}: already on {plan.target}, nothing moved"
+            title = f"{roots}: {_why_not_moved(plan)}"
         else:
             took = f"{self.result.seconds:.3g} s ({self._rate()}, {self._mover()})"
             title = f"{roots}: moved to {plan.target}: {describe_moves(plan)} in {took}"
@@ -278,7 +286,7 @@ class ReceiptReport(Report[Receipt]):
         held = tuple(Point("", str(path), f"{readable_bytes(size)}: {by}") for path, size, by in self.result.held)
         return Page(
             "Receipt",
-            f"{roots}: moved to {plan.target}" if plan.moves else f"{roots}: already on {plan.target}, nothing moved",
+            f"{roots}: moved to {plan.target}" if plan.moves else f"{roots}: {_why_not_moved(plan)}",
             figures=tuple(self._figures()),
             points=(Points("Still held on the old device", held), *planned.notes()),
             timeline=self._timeline(),

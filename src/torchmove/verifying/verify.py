@@ -5,7 +5,7 @@ Each check is a function from a Case (the state now, and the plan) to findings; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -230,25 +230,31 @@ def _remedy_for(entry: StateTensor, holders: dict[int, Any], move: str) -> str:
     if entry.role == "tensor" and isinstance(holder, nn.Module) and entry.how is ATTRIBUTE:
         register = f'self.register_buffer("{name}", ..., persistent=False)'
         return f"in {type(holder).__name__}.__init__: {register}; or {move}"
+    if entry.device.type == "meta":
+        return "it has no data: model.to_empty(device=...), then load its weights"
     return move
 
 
 def _orphaned_optimizers(case: Case) -> Iterator[Finding]:
     """Find optimizers that do not train the model: their parameters are elsewhere and in none of its modules."""
     objects = dict(zip(case.now.roots, case.now.objects, strict=True))
-    if not any(isinstance(value, nn.Module) for value in objects.values()):
-        return
-    for name, value in objects.items():
-        if isinstance(value, Optimizer) and _trains_nothing_here(case.now, value, case.plan.target):
+    models = {name: value for name, value in objects.items() if isinstance(value, nn.Module)}
+    for name, value in objects.items() if models else ():
+        if isinstance(value, Optimizer) and _trains_nothing_here(case.now, value, models.values(), case.plan.target):
             why = "none of its parameters belongs to the model, so it does not train the model"
-            yield Finding("V303", name, why, f"create the optimizer after the move, or {_move_call(case)}")
+            model, kind = next(iter(models)), type(value).__name__
+            yield Finding("V303", name, why, f"create it again: {name} = {kind}({model}.parameters(), ...)")
 
 
-def _trains_nothing_here(now: Inventory, optimizer: Optimizer, on: torch.device) -> bool:
+def _trains_nothing_here(now: Inventory, optimizer: Optimizer, models: Iterable[nn.Module], on: torch.device) -> bool:
+    """Whether all parameters of an optimizer are in no model, and were once: they stayed behind, or have its shapes."""
     mine = [now.number.get(id(each)) for group in optimizer.param_groups for each in group["params"]]
     entries = [now.tensors[index] for index in mine if index is not None]
-    left_behind = (entry.device != on and "param_groups" in entry.path.names() for entry in entries)
-    return bool(entries) and all(left_behind)
+    if not entries or not all("param_groups" in entry.path.names() for entry in entries):
+        return False
+    shapes = [entry.tensor.shape for entry in entries]
+    were_replaced = any(shapes == [each.shape for each in model.parameters()] for model in models)
+    return were_replaced or all(entry.device != on for entry in entries)
 
 
 def _replaced_parameters(case: Case) -> Iterator[Finding]:
