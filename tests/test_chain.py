@@ -613,6 +613,9 @@ tm.move(many, to="lazy")
 assert len(tm.survey(many).storages) == 1500
 tm.apply(tm.plan(many, to="cpu"))
 assert [parameter.tolist() for parameter in many] == [[number, number] for number in range(1500)]
+expanded = {"row": torch.randn(3, 1).expand(3, 4)}
+tm.move(expanded, to="lazy", verify="bytes")
+assert expanded["row"].device.type == "lazy"
 model.mixed = [flat, flat.view(torch.int32)]
 model.codes = torch.zeros(4, dtype=torch.uint8).view(torch.uint4)
 try:

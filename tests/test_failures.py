@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import pickle
 import warnings
 import weakref
 from dataclasses import dataclass
@@ -1044,3 +1045,19 @@ def test_a_tensor_that_is_only_a_key_of_the_state_moves(route):
     route.there(model, optimizer)
     assert forgotten.device == optimizer.state[forgotten]["momentum_buffer"].device == route.away
     assert optimizer.state["a name"]["count"].device == route.away
+
+
+def test_an_error_of_a_move_is_the_same_in_another_process():
+    for error in (
+        tm.MoveFailed("copying", "no memory", not_undone="a hook"),
+        refusal_of(lambda: tm.move(nn.Linear(2, 2), to="nowhere")),
+        refusal_of(lambda: tm.move(nn.Linear(2, 2, device="meta"), to="cpu")),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def refusal_of(call: Any) -> tm.MoveRefused:
+    with pytest.raises(tm.MoveRefused) as raised:
+        call()
+    return raised.value

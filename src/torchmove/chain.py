@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import NoneType
 from typing import Any, Literal
 
 import torch
@@ -26,7 +27,7 @@ from torchmove.progress import ProgressBar, Stages
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.names import check, given
 from torchmove.surveying.survey import survey_objects
-from torchmove.verifying.digests import digests
+from torchmove.verifying.digests import digests, makes_dense
 from torchmove.verifying.verdict import Verdict
 from torchmove.verifying.verify import verify_move, verify_place
 
@@ -262,7 +263,7 @@ def _planned(
     if verify == "bytes" and made.ok:
         stages = Stages()
         stages.begin("digests")
-        made = replace(made, digests=digests(made.inventory.tensors))
+        made = replace(made, digests=digests(made.inventory.tensors, repeats=makes_dense(made.moves)))
         made = replace(made, stages=(*made.stages, *stages.end()))
     return made
 
@@ -302,7 +303,7 @@ def _target(to: Any, argument: str = "to") -> torch.device:
     try:
         return resolve_device(to)
     except NoSuchDevice as error:
-        said = repr(to) if isinstance(to, (str, int, float, torch.device)) else f"a {type(to).__name__}"
+        said = repr(to) if isinstance(to, (str, int, float, torch.device, NoneType)) else f"a {type(to).__name__}"
         remedy = f"{argument}='auto' takes the accelerator, or the CPU where there is none"
         remedy += "; tm.rehearse(...) needs no accelerator" if argument == "to" else ""
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None

@@ -11,7 +11,8 @@ TorchmoveError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchmove.planning.plan import Refusal
@@ -36,6 +37,9 @@ class MoveRefused(TorchmoveError):
         reasons = lines_by_reason(self.refusals)
         count = "1 reason" if len(reasons) == 1 else f"{len(reasons)} reasons"
         super().__init__("\n  ".join([f"refused, nothing was changed, for {count}:", *reasons]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.refusals,)  # not the message, which `__init__` makes
 
 
 def lines_by_reason(refusals: Sequence[Refusal | Finding]) -> list[str]:
@@ -68,16 +72,20 @@ class MoveFailed(TorchmoveError):
 
     Attributes:
         stage: what the move was doing when it failed.
+        why: what was raised.
         not_undone: what could not be rolled back; empty if the rollback was complete.
     """
 
     def __init__(self, stage: str, why: str, *, not_undone: str = "") -> None:
-        self.stage, self.not_undone = stage, not_undone
+        self.stage, self.why, self.not_undone = stage, why, not_undone
         end, remedy = "and was rolled back, nothing has changed", ""
         if not_undone:
             end = f"and could not be rolled back ({not_undone}), so part of the state may have moved"
             remedy = ". Fix: load the state again"
         super().__init__(f"the move failed while {stage} {end}: {why}{remedy}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), not_undone=self.not_undone), (self.stage, self.why)
 
 
 class VerificationError(TorchmoveError):
@@ -99,6 +107,9 @@ class CheckpointRefused(TorchmoveError):
     def __init__(self, refusals: Sequence[Refusal]) -> None:
         self.refusals = tuple(refusals)
         super().__init__("; ".join(map(str, self.refusals)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.refusals,)
 
 
 class CannotMeasure(TorchmoveError):

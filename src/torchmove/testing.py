@@ -11,7 +11,7 @@ from torchmove.chain import refresh_named
 from torchmove.internals.frames import frame
 from torchmove.moving.receipt import Receipt
 from torchmove.rehearsing.run import Data, MovedBy, Options, rehearse_for
-from torchmove.surveying.names import names_of
+from torchmove.surveying.names import check, names_of
 
 
 def assert_movable(
@@ -76,4 +76,5 @@ def refresh(*objects: Any) -> Receipt:
         >>> model.weight.tolist() == before, model.weight.data_ptr() == address
         (True, False)
     """
+    check(objects)
     return refresh_named(names_of(objects, frame(0).f_back))

@@ -85,9 +85,21 @@ def register_rule(kind: type, key: str, place: Place | Rule | HelperRule) -> Non
     if issubclass(kind, optim.Optimizer) and place == "data":
         raise ValueError(f"{kind.__name__} is an optimizer: its place cannot be 'data'")
     if issubclass(kind, optim.Optimizer):
-        _USERS[kind, key] = place if callable(place) else lambda _: place
+        _USERS[kind, key] = _checked(place) if callable(place) else lambda _: place
     else:
         HELPERS.setdefault(kind, {})[key] = place
+
+
+def _checked(rule: Rule) -> Rule:
+    """A user's rule, whose answer has to be a place."""
+
+    def place_of(group: Group) -> Place:
+        place = rule(group)
+        if place not in ("cpu", "parameter"):
+            raise ValueError(f"a rule of tm.register_rule returned {place!r}. Fix: return 'cpu' or 'parameter'")
+        return place
+
+    return place_of
 
 
 def users_rule(kind: type, key: str) -> Rule | None:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from torchmove.internals.guards import plain_torch
-from torchmove.internals.metadata import COPIED_AS_BYTES, offset_of
+from torchmove.internals.metadata import COPIED_AS_BYTES, has_storage, offset_of
 from torchmove.internals.views import BITS
-from torchmove.planning.plan import Digest
+from torchmove.planning.plan import Digest, Moves
 from torchmove.surveying.inventory import StateTensors
 
 _COLUMNS = 4096
@@ -27,9 +27,9 @@ _MIX = -7046029254386353131  # 2**64 divided by the golden ratio: keeps the weig
 
 
 @plain_torch
-def digests(entries: StateTensors) -> tuple[Digest, ...]:
-    """The digest of each tensor; identical views are read once."""
-    sums = _Sums()
+def digests(entries: StateTensors, *, repeats: bool = False) -> tuple[Digest, ...]:
+    """The digest of each tensor; identical views are read once. `repeats`: also what an expanded tensor repeats."""
+    sums = _Sums(repeats)
     metadata = entries.metadata
     for tensor, storage, *view in zip(
         entries.objects, metadata.storage_ids, metadata.dtypes, metadata.shapes, metadata.strides, strict=True
@@ -39,10 +39,16 @@ def digests(entries: StateTensors) -> tuple[Digest, ...]:
     return sums.all()
 
 
+def makes_dense(moves: Moves) -> bool:
+    """Whether expanded tensors become dense ones, as on a device without storages: they are compared with repeats."""
+    return not all(has_storage(target.type) for _, target in moves.ways)
+
+
 class _Sums:
     """Digests being computed: small tensors are gathered, and no result is copied to the host before the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, repeats: bool) -> None:
+        self.repeats = repeats
         self.order: list[object] = []
         self.waiting: defaultdict[tuple[torch.device, torch.dtype], dict[object, Tensor]] = defaultdict(dict)
         self.waiting_elements: defaultdict[tuple[torch.device, torch.dtype], int] = defaultdict(int)
@@ -54,7 +60,7 @@ class _Sums:
         if key in self.seen:
             return
         self.seen.add(key)
-        bits = _bits(tensor)
+        bits = _bits(tensor, repeats=self.repeats)
         if bits.numel() > _SMALL:
             self.made.append(([key], _large(bits)))
             return
@@ -122,7 +128,7 @@ def _odd(like: Tensor) -> Tensor:
     return torch.arange(like.numel(), device=like.device) * 2 + 1
 
 
-def _bits(tensor: Tensor) -> Tensor:
+def _bits(tensor: Tensor, *, repeats: bool) -> Tensor:
     """The elements of a tensor as a flat integer tensor."""
     data = tensor.data
     if data.device.type in ("lazy", "xla") or data.is_nested or data.is_quantized or data.layout is not torch.strided:
@@ -130,7 +136,7 @@ def _bits(tensor: Tensor) -> Tensor:
     if data.dtype in COPIED_AS_BYTES:
         data = data.view(torch.uint8)
     # An expanded dimension repeats the same bytes: read them once.
-    for dimension, step in enumerate(data.stride()):
+    for dimension, step in enumerate(data.stride() if not repeats else ()):
         if step == 0 and data.size(dimension) > 1:
             data = data.narrow(dimension, 0, 1)
     data = data.resolve_conj().resolve_neg().contiguous()

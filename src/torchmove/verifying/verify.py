@@ -17,7 +17,7 @@ from torchmove.devices import is_same_device
 from torchmove.planning.plan import Plan
 from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.surveying.paths import ATTRIBUTE, CALL
-from torchmove.verifying.digests import digests
+from torchmove.verifying.digests import digests, makes_dense
 from torchmove.verifying.verdict import Finding, Verdict
 
 _REPORT_IT = "find the code that changed it during the move (such as a module's own _apply) or since"
@@ -83,7 +83,7 @@ def _verdict_of(case: Case, checks: Mapping[str, Check]) -> Verdict:
 
 def _values(case: Case) -> Iterator[Finding]:
     assert case.plan.digests is not None
-    found = digests(case.now.tensors)
+    found = digests(case.now.tensors, repeats=makes_dense(case.plan.moves))
     for index, at in case.pairs():
         if found[at] != case.plan.digests[index]:
             yield Finding("V101", str(case.planned(index).path), "its bytes changed", _REPORT_IT)
