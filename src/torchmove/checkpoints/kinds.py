@@ -55,7 +55,11 @@ _BEGINNINGS = {
     **dict.fromkeys((b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5"), _PICKLE),
 }
 _EMPTY = Other("R062", "an empty file", "save or download it again")
-_TEXT = Other("R062", "a text file, not a checkpoint", "read it; a failed download leaves such texts")
+_TEXT = Other(
+    "R062",
+    "a text file, not a checkpoint",
+    "open it: it may hold the error message of a failed download; then download it again",
+)
 _TAR = Other("R062", "a tar archive", _UNPACK)
 _BEFORE_ZIP = Other(
     "R063",

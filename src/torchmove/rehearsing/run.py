@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from torchmove.chain import plan_for
 from torchmove.devices import free_memory
+from torchmove.errors import lines_by_reason
 from torchmove.formatting import listed, readable_bytes
 from torchmove.internals.frames import frame
 from torchmove.internals.guards import HeldInterrupts, plain_torch
@@ -516,7 +517,7 @@ class _Rehearsing:
             why, refused = "a rehearsal cannot look into this", [_unseen(programs)]
         if refused:
             self.ending = "refused"
-            self.stopped = "\n      ".join([f"{why}:", *map(str, refused)])
+            self.stopped = "\n      ".join([f"{why}:", *lines_by_reason([_rehearsable(each) for each in refused])])
         return places
 
     # ------------------------------------------------------------ during the step
@@ -794,6 +795,13 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _rehearsable(refusal: Refusal) -> Refusal:
+    """For a wrapped model: tm.rewrap needs the device, a rehearsal of the module inside does not."""
+    if refusal.code != "R020":
+        return refusal
+    return refusal._replace(remedy=f"rehearse the module inside: tm.rehearse(step, {refusal.path}.module, ...)")
 
 
 def _place(device: torch.device) -> torch.device:

@@ -41,7 +41,7 @@ def _refuse_duals(*_: Any, **__: Any) -> NoReturn:
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise NotFollowed("torch makes a program of the code here, and a rehearsal does not see into that")
+    raise NotFollowed("a rehearsal does not follow code that torch traces or exports")
 
 
 @contextmanager
