@@ -303,7 +303,7 @@ def broken_at(owner: Any, name: str, call: int) -> Any:
 
 
 def a_fault_at_any_stage() -> None:
-    from torchmove.moving.movers import plain
+    from torchmove.moving.movers import copies as plain
 
     one, other, before = in_mid_training()
     last = distributed.get_world_size() - 1

@@ -30,7 +30,7 @@ from torchmove.checkpoints.reading import PICKLE, Reading, TorchFile
 from torchmove.checkpoints.source import Source, Stamp, Unfit, in_a_line, naming, refused
 from torchmove.checkpoints.values import meaning
 from torchmove.internals.guards import without_collector
-from torchmove.moving.batches import Advance
+from torchmove.moving.movers.copies import Advance
 from torchmove.progress import ProgressBar
 from torchmove.results import Result
 from torchmove.surveying import paths

@@ -136,7 +136,7 @@ def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
 def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
     """The objects under the names of the step's parameters."""
     from torchmove.rehearsing.run import parameters_of
-    from torchmove.surveying.names import names_of
+    from torchmove.surveying.paths import names_of
 
     known = parameters_of(step, tuple(objects))
     return known | names_of([each for each in objects if not any(each is one for one in known.values())], None)

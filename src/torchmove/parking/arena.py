@@ -23,7 +23,7 @@ from torch import Tensor
 from torchmove.internals.guards import HeldInterrupts
 from torchmove.internals.host_memory import fresh_host_memory, touch_pages
 from torchmove.moving.movers.ring import CannotLock, lock, unlock
-from torchmove.moving.movers.workers import cores
+from torchmove.moving.movers.traffic import cores
 
 LINE = 512  # spans begin at multiples of it, as allocations of torch's CUDA allocator do
 CHUNK = 512 << 20  # the approximate size that is locked at once

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from torchmove.internals.guards import without_modes
-from torchmove.internals.metadata import multiplied_bytes
+from torchmove.internals.storages import multiplied_bytes
 
 MIB = 1 << 20
 _ROW, _COLUMNS, _LEAST_ROWS = 4096, 16, 17

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from torchmove.internals.rebinding import version_of
-from torchmove.moving.batches import CopyBatch
+from torchmove.moving.movers.copies import CopyBatch
 from torchmove.parking.arena import Arena, Span
 from torchmove.parking.lanes import Transfer
 from torchmove.surveying.inventory import Inventory

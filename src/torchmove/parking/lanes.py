@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove.moving.batches import Advance
+from torchmove.moving.movers.copies import Advance
 from torchmove.parking.arena import LINE, Extent, rounded
 
 SMALL_BYTES = 1 << 20  # torch's allocator keeps allocations up to this size in separate segments

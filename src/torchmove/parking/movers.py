@@ -16,10 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchmove.internals.metadata import has_storage
-from torchmove.internals.views import bytes_of, packed
-from torchmove.moving.batches import Advance, CopyBatch
+from torchmove.internals.storages import bytes_of, has_storage, packed
 from torchmove.moving.movers import choose_mover
+from torchmove.moving.movers.copies import Advance, CopyBatch
 from torchmove.moving.movers.ring import CannotLock
 from torchmove.parking.arena import rounded
 from torchmove.parking.fingerprints import MIB, Fingerprinter
@@ -43,8 +42,8 @@ from torchmove.parking.lanes import (
     is_addressed,
     runs,
 )
-from torchmove.surveying.children import Role
 from torchmove.surveying.inventory import Inventory, StateStorage
+from torchmove.surveying.paths import Role
 
 
 def copy_rest(batch: CopyBatch, copies: list[Tensor | None], advance: Advance) -> int:

@@ -29,7 +29,7 @@ from torchmove.planning.plan import Note, Plan, Refusal, Repoint
 from torchmove.planning.planner import Back, make_plan
 from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory, StateTensors
-from torchmove.surveying.names import given
+from torchmove.surveying.paths import given
 from torchmove.surveying.survey import survey_objects
 
 

@@ -23,7 +23,7 @@ from torchmove.parking.parked_states import (
 )
 from torchmove.planning.plan import Plan
 from torchmove.results import Result
-from torchmove.surveying.names import given
+from torchmove.surveying.paths import given
 
 
 @dataclass(frozen=True, eq=False, repr=False)

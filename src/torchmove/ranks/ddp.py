@@ -15,7 +15,7 @@ from torchmove.internals.distributed import remove_autograd_hooks
 from torchmove.internals.frames import frame
 from torchmove.moving.agreement import agreement_among
 from torchmove.planning.plan import Refusal
-from torchmove.surveying.names import names_of
+from torchmove.surveying.paths import names_of
 
 
 def rewrap(model: DistributedDataParallel, *objects: Any, to: Device, progress: bool = True) -> DistributedDataParallel:

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torchmove.internals.stored import ATOMS, LruCache
 from torchmove.rehearsing.provenance import is_installed, is_program, is_users
 from torchmove.rehearsing.restore import is_array, is_kept
-from torchmove.surveying.children import Child
+from torchmove.surveying.paths import Child
 from torchmove.surveying.readers import reader_for
 
 

@@ -22,9 +22,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from torchmove.internals.frames import frame as frame_at
-from torchmove.internals.modules import apply_of, children_of, registered_in
-from torchmove.internals.stored import ATOMS
-from torchmove.internals.undo import Undo
+from torchmove.internals.guards import Undo
+from torchmove.internals.stored import ATOMS, apply_of, children_of, registered_in
 from torchmove.moving.apply import repoint_all
 from torchmove.planning.plan import Repoint
 from torchmove.rehearsing.aliases import Name, parted

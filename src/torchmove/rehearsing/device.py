@@ -24,6 +24,7 @@ from torchmove.internals.simulation import (
     without_torch_dispatch,
     without_torch_function,
 )
+from torchmove.internals.storages import is_view_of_storage
 from torchmove.rehearsing.aliases import Name
 from torchmove.rehearsing.device_rules import Operator, operator, strays
 from torchmove.rehearsing.memory import Meter, weigh
@@ -42,7 +43,6 @@ from torchmove.rehearsing.shapes import (
     without_bytes,
 )
 from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves, mapped, on_the_cpu, place_of_generator
-from torchmove.surveying.composites import is_view_of_storage
 
 aten = torch.ops.aten
 Tell = Callable[[Any, str, Line], None]  # the misplaced tensor, the operation and the line

@@ -17,8 +17,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn, serialization
 
+from torchmove.internals.guards import Undo
 from torchmove.internals.simulation import LOADING, OPENING, SAVING, pytree, zip_writer_of
-from torchmove.internals.undo import Undo
 from torchmove.rehearsing.captured import tensors_in
 from torchmove.rehearsing.device import CannotGoOn, SimulatedDevice, outside_simulation
 from torchmove.rehearsing.origins import loaded_on_cpu

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from torchmove.internals.guards import Undo
 from torchmove.internals.stored import LruCache, contents, refill
-from torchmove.internals.undo import Undo
 from torchmove.rehearsing.sources import ASKS
 from torchmove.rehearsing.tensors import CPU
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from torchmove.internals.guards import plain_torch
-from torchmove.internals.undo import Undo
+from torchmove.internals.guards import Undo, plain_torch
 from torchmove.rehearsing.captured import Captured
 from torchmove.rehearsing.restore import remember, remember_generators, remember_globals, remember_names
 from torchmove.rehearsing.setup import copies

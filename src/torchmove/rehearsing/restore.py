@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from torchmove.internals.guards import Undo
 from torchmove.internals.simulation import (
     LoaderIterator,
     default_device_context,
@@ -38,7 +39,6 @@ from torchmove.internals.simulation import (
     set_deterministic_algorithms,
 )
 from torchmove.internals.stored import ATOMS, CONTAINERS, LruCache, attributes, contents, refill
-from torchmove.internals.undo import Undo
 
 
 def insides_of(holders: Iterable[Any]) -> list[dict[Any, Any]]:

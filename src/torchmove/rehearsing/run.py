@@ -25,10 +25,9 @@ from torchmove.devices import free_memory
 from torchmove.errors import lines_by_reason
 from torchmove.formatting import listed, readable_bytes
 from torchmove.internals.frames import frame
-from torchmove.internals.guards import HeldInterrupts, plain_torch
-from torchmove.internals.modules import APPLY, apply_of
+from torchmove.internals.guards import HeldInterrupts, Undo, plain_torch
 from torchmove.internals.scripted import is_scripted
-from torchmove.internals.undo import Undo
+from torchmove.internals.stored import APPLY, apply_of
 from torchmove.moving.apply import repoint_all
 from torchmove.planning.plan import Refusal, Repoint
 from torchmove.rehearsing import decisions, runtime
@@ -67,8 +66,7 @@ from torchmove.rehearsing.setup import lazy_tensors, set_up
 from torchmove.rehearsing.tensors import CPU, StandIn, generators, leaves, place_of
 from torchmove.rehearsing.threads import ThreadTracking
 from torchmove.surveying.inventory import Inventory
-from torchmove.surveying.names import names_of
-from torchmove.surveying.paths import Path
+from torchmove.surveying.paths import Path, names_of
 from torchmove.surveying.survey import survey_objects
 
 MovedBy = Literal["torchmove", "to"]

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import parameter
 from torch.nn.parameter import is_lazy
 
-from torchmove.internals.undo import Undo
+from torchmove.internals.guards import Undo
+from torchmove.internals.storages import is_view_of_storage
 from torchmove.rehearsing.device import SimulatedDevice, outside_simulation
 from torchmove.rehearsing.provenance import Origin
 from torchmove.rehearsing.restore import remember
 from torchmove.rehearsing.tensors import CPU, Itself, StandIn, place_of, swap
-from torchmove.surveying.composites import is_view_of_storage
 from torchmove.surveying.inventory import Inventory, StateStorage
 from torchmove.surveying.paths import Path
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchmove.errors import lines_by_reason
 from torchmove.formatting import counted, listed, readable_bytes, readable_seconds
-from torchmove.internals.metadata import shape_of
+from torchmove.internals.storages import shape_of
 from torchmove.moving.receipt import Receipt
 from torchmove.planning.plan import MemoryNeed, Move, Plan, Refusal, Stay
 from torchmove.progress import Stage, stages_facts
@@ -17,7 +17,7 @@ from torchmove.reporting.drawing import drawn, with_moves, with_places
 from torchmove.reporting.page import DrawnState, Figure, Page, Point, Points, SizeBar, Timeline
 from torchmove.reporting.sheet import Sheet, Table, first_of, table
 from torchmove.surveying.inventory import Inventory, StateTensor
-from torchmove.verifying.verdict import Finding, Verdict
+from torchmove.verifying.verify import Finding, Verdict
 
 
 class InventoryReport(Report[Inventory]):

@@ -1,4 +1,7 @@
-"""What a mover copies: a batch of storages, each with a tensor on it; and the views made on the copies."""
+"""What a mover copies, a batch of storages each with a tensor on it; and the plain mover.
+
+The plain mover uses torch's own copy, one storage at a time. It works on every device and is slow between CPU and CUDA.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,19 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from torchmove.internals.metadata import AT_ONCE, COPIED_AS_BYTES, NAMED_TENSORS, PLAIN, View, has_storage, view_of
-from torchmove.internals.views import dressed, is_view, is_zero_tensor, make_view, packed, storage_at
+from torchmove.internals.storages import (
+    AT_ONCE,
+    COPIED_AS_BYTES,
+    NAMED_TENSORS,
+    PLAIN,
+    View,
+    gathered,
+    has_storage,
+    is_view,
+    is_zero_tensor,
+    make_view,
+    storage_at,
+)
 from torchmove.planning.plan import Moves
 from torchmove.surveying.inventory import Rows, StateStorage, StateTensors
 
@@ -33,7 +47,8 @@ def batch_of(moves: Moves, entries: StateTensors) -> CopyBatch:
         if storage.address is not None:
             sources[index] = view_of_memory(storage, sources[index])
     if not all(has_storage(target.type) for _, target in moves.ways):
-        whole = [each and has_storage(move.target.type) for each, move in zip(whole, moves, strict=True)]
+        targets = [moves.placement[first] for first in moves.firsts]
+        whole = [each and has_storage(target.type) for each, target in zip(whole, targets, strict=True)]
     dtypes = {*entries.metadata.dtypes}
     odds = _ODD if any(dtype.is_complex for dtype in dtypes) else _ODD_REAL
     odds = odds if dtypes.isdisjoint(COPIED_AS_BYTES) else (*odds, _is_copied_as_bytes)
@@ -94,29 +109,6 @@ def _is_copied_as_bytes(tensor: Tensor) -> bool:
     return tensor.dtype in COPIED_AS_BYTES
 
 
-def cut(base: Tensor, tensor: Tensor, storage: StateStorage, offset: int | None) -> Tensor:
-    """The tensor's view on `base`, the copy of its storage; `offset` is its offset in the old storage."""
-    if storage.opaque:
-        return dressed(base, tensor)
-    view = view_of(tensor)
-    if offset is not None:
-        view = view._replace(offset=offset)
-    if tensor.is_inference():
-        with torch.inference_mode():
-            return dressed(_cut(base, view, storage), tensor)
-    return dressed(_cut(base, view, storage), tensor)
-
-
-def _cut(base: Tensor, view: View, storage: StateStorage) -> Tensor:
-    first, size = view.offset * view.dtype.itemsize, view.dtype.itemsize
-    shift = next((at - start for start, stop, at in packed(storage.spans)[0] if start <= first < stop), -first)
-    offset = (first + shift) // size
-    if not has_storage(base.device.type):
-        # The base is a flat tensor of the dtype that all its views have.
-        return base.as_strided(view.shape, view.stride, offset)
-    return make_view(base.untyped_storage(), view._replace(offset=offset))
-
-
 class StorageCopy(NamedTuple):
     """A storage to copy; `source` is a tensor on it.
 
@@ -140,9 +132,10 @@ class CopyBatch(Rows[StorageCopy]):
         return len(self.sources)
 
     def __iter__(self) -> Iterator[StorageCopy]:
-        storages, placement = self.moves.storages, self.moves.placement
-        for source, first, is_dense in zip(self.sources, self.moves.firsts, self.dense, strict=True):
-            yield StorageCopy(source, storages.at(first), placement[first], is_dense)
+        firsts, placement = self.moves.firsts, self.moves.placement
+        storages = list(map(self.moves.storages.at, firsts))
+        targets = [placement[first] for first in firsts]
+        return map(StorageCopy, self.sources, storages, targets, self.dense)
 
     def some(self, indices: Sequence[int]) -> CopyBatch:
         """The copies at some indices, in that order."""
@@ -172,3 +165,30 @@ class Mover(Protocol):
     def finish(self) -> None: ...
 
     def drop(self) -> None: ...
+
+
+def copy_storage(storage_copy: StorageCopy) -> Tensor:
+    source, storage, target, dense = storage_copy
+    if dense or storage.storage_bytes < 0:  # torch copies the whole tensor
+        # clone(), since `.to()` returns the tensor itself if it is on the target already.
+        return source.detach().clone() if source.device == target else source.detach().to(target)
+    return gathered(source, storage.spans, target)
+
+
+class Plain:
+    """Copies each storage by torch's own copy."""
+
+    name = "plain"
+
+    def copy(self, batch: CopyBatch, advance: Advance) -> list[Tensor]:
+        copies = []
+        for each in batch:
+            copies.append(copy_storage(each))
+            advance(copies[-1].nbytes)
+        return copies
+
+    def finish(self) -> None:
+        """Nothing to wait for: these copies are synchronous."""
+
+    def drop(self) -> None:
+        """Nothing to release."""
