@@ -25,22 +25,24 @@ from torchmove.internals.simulation import (
     without_torch_function,
 )
 from torchmove.rehearsing.aliases import Name
-from torchmove.rehearsing.device_rules import Operator, operator, strays
 from torchmove.rehearsing.memory import Meter, weigh
-from torchmove.rehearsing.origins import bare_root, converted, factory, name_of, not_sent, outsider, users_name
-from torchmove.rehearsing.provenance import Line, Origin, called_by_user, users_line
-from torchmove.rehearsing.shapes import (
+from torchmove.rehearsing.operators import (
     LACKING,
     MOST_BYTES,
     ONLY_ON_CUDA,
     Inference,
+    Operator,
     as_shape,
     is_known,
     made,
     nbytes_of,
     nobody_has,
+    operator,
+    strays,
     without_bytes,
 )
+from torchmove.rehearsing.origins import bare_root, converted, factory, name_of, not_sent, outsider, users_name
+from torchmove.rehearsing.provenance import Line, Origin, called_by_user, users_line
 from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves, mapped, on_the_cpu, place_of_generator
 from torchmove.surveying.composites import is_view_of_storage
 
