@@ -27,14 +27,15 @@ from torchmove.internals.stored import ATOMS
 from torchmove.internals.undo import Undo
 from torchmove.moving.apply import repoint_all
 from torchmove.planning.plan import Repoint
-from torchmove.rehearsing.aliases import Name, parted
 from torchmove.rehearsing.captured import (
     Captured,
+    Name,
     function_of,
     held,
     is_of_library,
     modules_in,
     parameters_in,
+    parted,
     tensors_in,
 )
 from torchmove.rehearsing.evaluation import Again, assigned_to, is_candidate, is_for_the_cpu, on_device

@@ -24,7 +24,7 @@ from torchmove.internals.simulation import (
     without_torch_dispatch,
     without_torch_function,
 )
-from torchmove.rehearsing.aliases import Name
+from torchmove.rehearsing.captured import Name
 from torchmove.rehearsing.memory import Meter, weigh
 from torchmove.rehearsing.operators import (
     LACKING,
