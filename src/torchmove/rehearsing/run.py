@@ -33,13 +33,13 @@ from torchmove.moving.apply import repoint_all
 from torchmove.planning.plan import Refusal, Repoint
 from torchmove.rehearsing import decisions, runtime
 from torchmove.rehearsing.captured import Captured, Given, trained_in
+from torchmove.rehearsing.concurrency import ThreadTracking, delivered, dismiss
 from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
 from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice
 from torchmove.rehearsing.files import files
 from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hooks_overridden
 from torchmove.rehearsing.iterators import Iterators
 from torchmove.rehearsing.libraries import forget_answers, remember_shared, take_accelerators, take_chosen
-from torchmove.rehearsing.loaders import delivered, dismiss
 from torchmove.rehearsing.origins import Belongings, computed_from, name_of, thrown_away
 from torchmove.rehearsing.plain import plainly
 from torchmove.rehearsing.precision import mixed_precision
@@ -65,7 +65,6 @@ from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.rehearsing.runtime import nothing_traced
 from torchmove.rehearsing.setup import lazy_tensors, set_up
 from torchmove.rehearsing.tensors import CPU, StandIn, generators, leaves, place_of
-from torchmove.rehearsing.threads import ThreadTracking
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.names import names_of
 from torchmove.surveying.paths import Path
