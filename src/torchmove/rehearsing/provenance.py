@@ -1,4 +1,4 @@
-"""Where in the user's code a tensor came from: files of the user, the current line and call, and the origin of a tensor."""
+"""Where a tensor came from, and where in the user's code the step is: files, lines, and the call under way."""
 
 from __future__ import annotations
 
