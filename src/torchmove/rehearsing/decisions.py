@@ -38,9 +38,19 @@ from torchmove.rehearsing.captured import (
     parted,
     tensors_in,
 )
-from torchmove.rehearsing.evaluation import Again, assigned_to, is_candidate, is_for_the_cpu, on_device
+from torchmove.rehearsing.evaluation import (
+    Again,
+    Placements,
+    Where,
+    assigned_to,
+    end_of,
+    is_candidate,
+    is_for_the_cpu,
+    is_made_on_cpu,
+    on_device,
+    sent_itself,
+)
 from torchmove.rehearsing.origins import moves_itself, readable
-from torchmove.rehearsing.placements import Placements, _Where, is_made_on_cpu, sent_itself
 from torchmove.rehearsing.plain import ReadAsCpu
 from torchmove.rehearsing.provenance import Line, users_frames
 from torchmove.rehearsing.sources import (
@@ -467,7 +477,7 @@ class Decided:
         for source in self._sources:
             given = source.names.get(("", name), [])
             for scope, own in [("", name), *_returned_by_its_call(source, given)]:
-                sent = max((_end(each.value) for each in source.names.get((scope, own), ())), default=(0, 0))
+                sent = max((end_of(each.value) for each in source.names.get((scope, own), ())), default=(0, 0))
                 self._parts_in(source, own, whole, there, {scope: ()}, sent if was_sent else None)
 
     def _own_parts(self, holder: Any, there: set[int]) -> None:
@@ -479,7 +489,7 @@ class Decided:
             for name, module in modules:
                 its = [each for each in source.attributes.get(name, ()) if each.owner in own and each.scope in ran]
                 if its and self.placements.sent(source, its):
-                    sent = max((*ran[each.scope], *_end(each.value)) for each in its)
+                    sent = max((*ran[each.scope], *end_of(each.value)) for each in its)
                     self._parts_in(source, f"self.{name}", module, there, ran, sent)
 
     def _ran(self, source: Source, owners: set[str]) -> dict[str, _Moment]:
@@ -490,7 +500,7 @@ class Decided:
             if owner in owners and self._ran_before(source, scope):
                 calls = [call for call, at in source.calls.get(name, ()) if at == f"{owner}.__init__"]
                 inside = next(
-                    (_end(call) for call in calls if ast.unparse(call.func) == f"self.{name}"), (sys.maxsize,)
+                    (end_of(call) for call in calls if ast.unparse(call.func) == f"self.{name}"), (sys.maxsize,)
                 )
                 ran[scope] = () if name == "__init__" else inside
         return ran
@@ -509,7 +519,7 @@ class Decided:
             if scope not in ran or not part.startswith((f"{name}.", f"{name}[")):
                 continue
             for piece, its in _pieces(whole, part.removeprefix(name), assigned):
-                if sent is not None and (*ran[scope], *_end(its.value)) <= sent:
+                if sent is not None and (*ran[scope], *end_of(its.value)) <= sent:
                     continue
                 if self.placements.sent(source, [its], is_tensor=isinstance(piece, torch.Tensor)):
                     self._add(piece, there)
@@ -530,9 +540,9 @@ class Decided:
             sent = [
                 each.value for (_, one), its in source.names.items() for each in its if self._holds(one, parameters)
             ]
-            last = max(map(_end, sent), default=(0, 0))
+            last = max(map(end_of, sent), default=(0, 0))
             loaded = (call for call, at in source.calls.get("load_state_dict", ()) if not at and _is_method(call, name))
-            if any(_end(each) > last for each in (*made, *loaded)):
+            if any(end_of(each) > last for each in (*made, *loaded)):
                 return _of_parameters(optimizer)
         return set()
 
@@ -553,14 +563,14 @@ class Decided:
             if not isinstance(own, ast.Name):
                 continue
             sent = [
-                _end(one.value)
+                end_of(one.value)
                 for (where, name), its in source.names.items()
                 for one in its
-                if where == scope and name != own.id and self.placements.placed(one.value, _Where.of(source, one))
+                if where == scope and name != own.id and self.placements.placed(one.value, Where.of(source, one))
             ]
-            made_at = [_end(one.value) for one in source.names.get((scope, own.id), ())]
+            made_at = [end_of(one.value) for one in source.names.get((scope, own.id), ())]
             loads = source.calls.get("load_state_dict", ())
-            made_at += [_end(call) for call, where in loads if where == scope and _is_method(call, own.id)]
+            made_at += [end_of(call) for call, where in loads if where == scope and _is_method(call, own.id)]
             if sent and made_at and max(made_at) > min(sent):
                 return True
         return False
@@ -980,10 +990,6 @@ def _locals_of(file: str) -> dict[str, Any]:
     for frame in users_frames():
         found |= frame.f_locals if frame.f_code.co_filename == file else {}
     return found
-
-
-def _end(node: ast.expr) -> tuple[int, int]:
-    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 
 
 def _is_movable(value: Any) -> bool:
