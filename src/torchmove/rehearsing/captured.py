@@ -207,8 +207,7 @@ class Captured:
         if linecache.getlines(code.co_filename) and not code.co_filename.startswith("<attrs"):
             self.functions.append(function)  # without generated functions, as of dataclasses
         self._look_into(around, "", {*variables_of(code)}, names, {id(around)})
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            value = _contents(cell)  # held objects in it are found through the function
+        for name, value in closure_of(function).items():  # held objects in it are found through the function
             self._todo += [value, *_functions_in(value)]
             if isinstance(value, (type, types.ModuleType)):
                 self._meet(name, value, names, {id(around)})
@@ -314,7 +313,7 @@ def is_of_library(value: Any) -> bool:
         if id(each) in seen or not (is_function or (file is not None and file and is_installed(file))):
             continue
         seen.add(id(each))
-        cells = [*map(_contents, each.__closure__ or ())] if is_function else []
+        cells = closure_of(each).values() if is_function else []
         inside = [*getattr(each, "__dict__", {}).values(), *cells]
         if any(isinstance(one, (nn.Module, Optimizer, torch.device)) for one in inside):
             return True
@@ -387,6 +386,11 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from _codes(inner)
+
+
+def closure_of(function: types.FunctionType) -> dict[str, Any]:
+    """The variables in a function's closure; None for one that is not filled yet."""
+    return dict(zip(function.__code__.co_freevars, map(_contents, function.__closure__ or ()), strict=True))
 
 
 def _contents(cell: types.CellType) -> Any:

@@ -30,6 +30,7 @@ from torchmove.planning.plan import Repoint
 from torchmove.rehearsing.captured import (
     Captured,
     Name,
+    closure_of,
     function_of,
     held,
     is_of_library,
@@ -330,7 +331,7 @@ class Decided:
                     self._add(value, there)  # another object may hold it as well
                 self._parts(name, value, there)
         for function in self.around.functions:
-            for name, value in zip(function.__code__.co_freevars, contents_of(function), strict=True):
+            for name, value in closure_of(function).items():
                 if _is_movable(value) and self._was_sent(name, value, scope_around(function.__qualname__)):
                     self._add(value, there)
         for name, value in parameters.items():
@@ -386,8 +387,7 @@ class Decided:
 
     def _cells_named(self, function: types.FunctionType) -> Iterator[Name]:
         scope = scope_around(function.__qualname__)
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), contents_of(function), strict=True)
-        for name, cell, value in cells:
+        for (name, value), cell in zip(closure_of(function).items(), function.__closure__ or (), strict=True):
             is_made = partial(self._is_made_on_cpu, partial(_assigned_in, (scope, name)))
             bind = partial(setattr, cell, "cell_contents")
             yield Name(name, "", value, partial(self._was_sent, name, value, scope), is_made, bind)
@@ -828,8 +828,9 @@ class Decided:
             except ValueError:  # empty cell
                 continue
             file = function.__code__.co_filename
-            cells = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
-            decided = self._variable(name, value, file, scope, {**function.__globals__, **_locals_of(file), **cells})
+            decided = self._variable(
+                name, value, file, scope, {**function.__globals__, **_locals_of(file), **closure_of(function)}
+            )
             if decided is not None:
                 line, new = decided
                 self._change(
@@ -1019,15 +1020,6 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def contents_of(function: types.FunctionType) -> Iterator[Any]:
-    """Yield the contents of a function's closure cells; None for an empty cell."""
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            yield None
-
-
 SwitchedOff = Callable[[Any], bool]
 _POSITION = {"autocast": 2, "GradScaler": 5}  # index of the argument `enabled`, by callable
 _WITHOUT_DEVICE = {"autocast": 0, "GradScaler": 4}  # the same for torch.cuda.amp, without the device argument
@@ -1062,8 +1054,7 @@ def switched_off_by(around: Captured, inventory: Inventory, caller: str, home: t
 def _variables(made: Any, around: Captured) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the names of the variables that are this object, each with its namespace."""
     for function in around.functions:
-        own = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
-        space = {**function.__globals__, **own}
+        space = {**function.__globals__, **closure_of(function)}
         yield from ((name, space) for name, value in space.items() if value is made)
     for frame in users_frames():
         space = {**frame.f_globals, **frame.f_locals}
