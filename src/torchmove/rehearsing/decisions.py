@@ -52,8 +52,8 @@ from torchmove.rehearsing.evaluation import (
     sent_itself,
 )
 from torchmove.rehearsing.origins import moves_itself, readable
-from torchmove.rehearsing.plain import ReadAsCpu
 from torchmove.rehearsing.provenance import Line, users_frames
+from torchmove.rehearsing.replacement import ReadAsCpu
 from torchmove.rehearsing.sources import (
     ANY,
     ITSELF,

@@ -23,7 +23,7 @@ from torchmove.rehearsing.captured import tensors_in
 from torchmove.rehearsing.concurrency import ThreadTracking
 from torchmove.rehearsing.device import CannotGoOn, SimulatedDevice, outside_simulation
 from torchmove.rehearsing.origins import loaded_on_cpu
-from torchmove.rehearsing.setup import put_in_place
+from torchmove.rehearsing.replacement import put_in_place
 from torchmove.rehearsing.tensors import CPU, StandIn, place_of
 
 _WHY = "saving waits for the device and brings values to the CPU; a rehearsal does not write the file"

@@ -41,7 +41,6 @@ from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hoo
 from torchmove.rehearsing.iterators import Iterators
 from torchmove.rehearsing.libraries import forget_answers, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.origins import Belongings, computed_from, name_of, thrown_away
-from torchmove.rehearsing.plain import plainly
 from torchmove.rehearsing.precision import mixed_precision
 from torchmove.rehearsing.provenance import (
     Line,
@@ -54,6 +53,7 @@ from torchmove.rehearsing.provenance import (
     own_line,
     users_line_of,
 )
+from torchmove.rehearsing.replacement import lazy_tensors, plainly, set_up
 from torchmove.rehearsing.restore import (
     MOST_ARRAY_BYTES,
     remember,
@@ -63,7 +63,6 @@ from torchmove.rehearsing.restore import (
 )
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.rehearsing.runtime import nothing_traced
-from torchmove.rehearsing.setup import lazy_tensors, set_up
 from torchmove.rehearsing.tensors import CPU, StandIn, generators, leaves, place_of
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.names import names_of
