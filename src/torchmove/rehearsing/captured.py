@@ -26,7 +26,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from torchmove.internals.stored import ATOMS, LruCache
 from torchmove.rehearsing.provenance import is_installed, is_program, is_users
-from torchmove.rehearsing.restore import is_array, is_kept
 from torchmove.rehearsing.tensors import leaves, mapped
 from torchmove.surveying.children import Child
 from torchmove.surveying.readers import reader_for
@@ -183,15 +182,6 @@ class Captured:
         while self._todo:
             self._read(self._todo.pop())
 
-    def keepers(self) -> list[Any]:
-        """The values of variables and class attributes that `restore.is_kept` selects."""
-        variables = [space[name] for (_, name), space in self.names.items() if name in space]
-        return [
-            each
-            for each in (*variables, *(one for kind in self.classes for one in vars(kind).values()))
-            if is_kept(each)
-        ]
-
     def _read(self, function: Any) -> None:
         if not isinstance(function, types.FunctionType) or not self._is_new(function):
             return
@@ -301,6 +291,11 @@ class Captured:
         new = id(each) not in self._seen
         self._seen.add(id(each))
         return new
+
+
+def is_array(each: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(each, numpy.ndarray)
 
 
 def is_of_library(value: Any) -> bool:

@@ -38,7 +38,6 @@ from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
 from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice
 from torchmove.rehearsing.files import files
 from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hooks_overridden
-from torchmove.rehearsing.iterators import Iterators
 from torchmove.rehearsing.libraries import forget_answers, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.origins import Belongings, computed_from, name_of, thrown_away
 from torchmove.rehearsing.precision import mixed_precision
@@ -56,6 +55,8 @@ from torchmove.rehearsing.provenance import (
 from torchmove.rehearsing.replacement import lazy_tensors, plainly, set_up
 from torchmove.rehearsing.restore import (
     MOST_ARRAY_BYTES,
+    Iterators,
+    keepers_of,
     remember,
     remember_generators,
     remember_globals,
@@ -377,7 +378,7 @@ class _Rehearsing:
         }
         self.is_off = switched_off_by(self.around, inventory, self.caller, self.home)
         holders = [holder for holder, _ in inventory.holders.values()]
-        if remember([*self.named.values(), *holders, *self.around.functions, *self.around.keepers()], undo):
+        if remember([*self.named.values(), *holders, *self.around.functions, *keepers_of(self.around)], undo):
             most = readable_bytes(MOST_ARRAY_BYTES)
             self.assumed.append(f"numpy's arrays are more than {most}: what the step writes into some of them stays")
         places = self.places(inventory, undo)
