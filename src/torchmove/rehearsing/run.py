@@ -38,7 +38,6 @@ from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
 from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice
 from torchmove.rehearsing.files import files
 from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hooks_overridden
-from torchmove.rehearsing.libraries import forget_answers, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.origins import Belongings, computed_from, name_of, thrown_away
 from torchmove.rehearsing.precision import mixed_precision
 from torchmove.rehearsing.provenance import (
@@ -63,7 +62,7 @@ from torchmove.rehearsing.restore import (
     remember_names,
 )
 from torchmove.rehearsing.result import Finding, Rehearsal
-from torchmove.rehearsing.runtime import nothing_traced
+from torchmove.rehearsing.runtime import forget_answers, nothing_traced, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.tensors import CPU, StandIn, generators, leaves, place_of
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.names import names_of
