@@ -1,4 +1,7 @@
-"""What torch refuses for a dtype or a shape, a rehearsal reports in torch's own words, with shapes alone too."""
+"""A rehearsal refuses the dtypes, shapes and devices that an operator refuses, in torch's own words.
+
+With shapes alone too. A number on the CPU, a tensor without dimensions, may be given with tensors on the device.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,7 @@ def test_what_a_kernel_refuses_is_an_error_of_the_step(step, data):
     (finding,) = found.failing
     first = step.__code__.co_firstlineno
     assert first < finding.line <= first + 2
-    assert str(found).startswith(f"Incomplete: stopped at test_rehearsal_dtypes.py:{finding.line}")
+    assert str(found).startswith(f"Incomplete: stopped at test_rehearsal_operators.py:{finding.line}")
     # In torch's words: those of the same step where the data is on the CPU.
     with pytest.raises(RuntimeError) as raised:  # or a NotImplementedError, which is one
         plain(step, model)
@@ -200,3 +203,75 @@ def test_what_a_gpu_has_a_kernel_for_and_the_cpu_has_none(data):
 def test_arguments_that_torch_does_not_take_are_an_error_of_the_step(go, data):
     found = tm.rehearse(go, nn.Linear(4, 2), X, data=data)
     assert (found.ending, [each.kind for each in found.failing]) == ("error", ["error"]), str(found)
+
+
+VECTOR, INDEX = torch.rand(3) + 1, torch.tensor([0, 2])
+WITH_A_NUMBER = {
+    "add": lambda x, number: x + number,
+    "add a number to a number": lambda x, number: x[0] + number,
+    "maximum": torch.maximum,
+    "where": lambda x, number: torch.where(x > 1, x, number),
+    "lerp": lambda x, number: torch.lerp(x, x, number),
+    "masked_fill": lambda x, number: x.masked_fill(x > 1, number),
+    "index_fill": lambda x, number: x.index_fill(0, INDEX.to(x.device), number),
+    "addcmul": lambda x, number: torch.addcmul(x, x, number),
+    "floor_divide": lambda x, number: x.floor_divide(number),
+    "l1_loss": lambda x, number: nn.functional.l1_loss(x[0], number),
+    "the weight of positives": lambda x, number: nn.functional.binary_cross_entropy_with_logits(
+        x, x, pos_weight=number
+    ),
+    "fill_": lambda x, number: x.clone().fill_(number),
+    "copy_": lambda x, number: x.clone().copy_(number),
+    "setitem": lambda x, number: x.clone().__setitem__(0, number),
+    "select_scatter": lambda x, number: x.select_scatter(number, 0, 0),
+}
+NOT_WITH_A_NUMBER = {
+    "mse_loss": lambda x, number: nn.functional.mse_loss(x[0], number),
+    "huber_loss": lambda x, number: nn.functional.huber_loss(x[0], number),
+    "binary_cross_entropy": lambda x, number: nn.functional.binary_cross_entropy(x[0] / 2, number / 2),
+    "clamp": lambda x, number: x.clamp(min=number),
+    "cat": lambda x, number: torch.cat([x, number[None]]),
+    "stack": lambda x, number: torch.stack([x[0], number]),
+    "addcdiv": lambda x, number: torch.addcdiv(x, x, number),
+    "addcmul, the first factor": lambda x, number: torch.addcmul(x, number, x),
+    "complex": torch.complex,
+    "logaddexp": torch.logaddexp,
+    "nextafter": torch.nextafter,
+    "a number that is written": lambda x, number: number.clone().add_(x[0]),
+    "dot": lambda x, number: torch.dot(x, number.expand(3)),
+    "equal": lambda x, number: torch.equal(x[0], number),
+}
+PLACED = [pytest.param(go, True, id=name) for name, go in WITH_A_NUMBER.items()]
+PLACED += [pytest.param(go, False, id=name) for name, go in NOT_WITH_A_NUMBER.items()]
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+@pytest.mark.parametrize(("go", "works"), PLACED)
+def test_a_number_on_the_cpu(go, works, data):
+    def step(model, x):
+        model(x := x.to("cuda"))
+        go(x, torch.tensor(1.5))
+
+    found = tm.rehearse(step, nn.Linear(3, 1), VECTOR, data=data)
+    assert found.stopped == ""
+    assert (not found.failing) == works, str(found)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("go", "works"), PLACED)
+def test_a_number_on_the_cpu_is_to_a_gpu_what_it_is_to_a_rehearsal(go, works):
+    if works:
+        go(VECTOR.cuda(), torch.tensor(1.5))
+    else:
+        with pytest.raises(RuntimeError, match=r"(?i)devices?|cuda"):
+            go(VECTOR.cuda(), torch.tensor(1.5))
+
+
+@pytest.mark.parametrize("data", ["shapes", "real"])
+def test_coordinates_of_flat_indices(data):
+    def step(model, x):
+        rows, columns = torch.unravel_index(model(x.to("cuda")).flatten().argmax(), (2, 2))
+        return x.new_zeros((), device=rows.device) + rows + columns
+
+    found = tm.rehearse(step, nn.Linear(3, 2), torch.rand(2, 3), data=data)
+    assert found.ok, str(found)
