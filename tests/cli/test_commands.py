@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import torchmove as tm
 from torchmove import bench, cli
 from torchmove import results as html
-from torchmove.checkpoints import output as landing
+from torchmove.checkpoints import atomic_writes
 from torchmove.cli import machine, output, targets
 
 PROGRAM = """
@@ -589,7 +589,7 @@ def test_a_page_is_refused_before_the_program_is_loaded(folder):
 
 def test_a_place_that_is_taken_meanwhile_stays(folder, saved, monkeypatch):
     page, before = folder / "page.html", {*names(folder)}
-    monkeypatch.setattr(landing, "_persist", lambda path: page.write_text("mine"))
+    monkeypatch.setattr(atomic_writes, "_persist", lambda path: page.write_text("mine"))
     ran = run("inspect", "saved.pt", "--html", "page.html")
     assert "R069" in ran.stderr
     assert page.read_text() == "mine"
@@ -604,7 +604,7 @@ def test_a_page_that_is_not_written_leaves_the_old_one(folder, saved, monkeypatc
     def fails(*given, **options):
         raise error
 
-    monkeypatch.setattr(landing, "_persist", fails)
+    monkeypatch.setattr(atomic_writes, "_persist", fails)
     assert run("inspect", "saved.pt", "--html", "page.html").exit_code != output.FINE
     assert (folder / "page.html").read_bytes() == before
     assert names(folder) == there

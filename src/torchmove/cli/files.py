@@ -22,9 +22,9 @@ def inspect(file: Path, answer: Answer) -> None:
     FILE is a .pt, .pth, .bin or .safetensors file, or the folder or index of a sharded checkpoint. No tensor data is
     loaded and no pickled code is run; whatever torch's weights-only loading refuses is refused here.
     """
+    from torchmove.checkpoints.file_kinds import files_of
     from torchmove.checkpoints.inspecting import inspect as inspected
-    from torchmove.checkpoints.shards import files_of
-    from torchmove.checkpoints.source import naming
+    from torchmove.checkpoints.untrusted import naming
 
     with naming(file):
         inputs = files_of(file)

@@ -92,15 +92,15 @@ class Page(NamedTuple):
 
     def check(self, inputs: Collection[Path]) -> bool:
         """Refuse a path that cannot be written. Returns whether a file is replaced."""
-        from torchmove.checkpoints import output as placing
-        from torchmove.checkpoints.source import naming
+        from torchmove.checkpoints.atomic_writes import check_page
+        from torchmove.checkpoints.untrusted import naming
 
         with naming(self.given):
-            return placing.check_page(self.path, inputs, overwrite=self.overwrite)
+            return check_page(self.path, inputs, overwrite=self.overwrite)
 
     def write(self, words: str, inputs: Collection[Path]) -> None:
-        from torchmove.checkpoints.output import new_file
-        from torchmove.checkpoints.source import naming
+        from torchmove.checkpoints.atomic_writes import new_file
+        from torchmove.checkpoints.untrusted import naming
 
         replaces, place = self.check(inputs), Path(self.path)
         with naming(self.given):
