@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from torchmove.errors import MoveFailed, MoveRefused, TorchmoveError, VerificationError
     from torchmove.moving.receipt import Receipt
     from torchmove.parking import release
-    from torchmove.parking.parked_states import Parked, park, parked
-    from torchmove.parking.swapping import Swap, swap
+    from torchmove.parking.parked_states import Parked, Swap, park, parked, swap
     from torchmove.planning.plan import Plan
     from torchmove.planning.rules import register_rule
     from torchmove.ranks.ddp import rewrap

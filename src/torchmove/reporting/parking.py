@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchmove.formatting import counted, listed, readable_bytes
-from torchmove.parking.parked_states import Parked
-from torchmove.parking.swapping import Swap
+from torchmove.parking.parked_states import Parked, Swap
 from torchmove.ranks.tables import COLUMNS, ByRank
 from torchmove.reporting import Report, report
 from torchmove.reporting.chain import PlanReport
