@@ -21,7 +21,7 @@ import torchmove as tm
 from torchmove import bench, cli
 from torchmove import results as html
 from torchmove.checkpoints import atomic_writes
-from torchmove.cli import machine, output, targets
+from torchmove.cli import commands, output, targets
 
 PROGRAM = """
 import torch
@@ -820,7 +820,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing(folder):
     [("4096", 4096), ("500MB", 500_000_000), ("1.5gb", 1_500_000_000), ("2GiB", 2 << 30), ("3 k", 3000)],
 )
 def test_a_size_reads_as_it_is_written(text, nbytes):
-    assert machine.size(text) == nbytes
+    assert commands.size(text) == nbytes
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "1XB"])
