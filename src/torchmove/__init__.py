@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from torchmove.parking.parked_states import Parked, Swap, park, parked, swap
     from torchmove.planning.plan import Plan
     from torchmove.planning.rules import register_rule
-    from torchmove.ranks.ddp import rewrap
-    from torchmove.ranks.tables import ByRank, by_rank
+    from torchmove.ranks import ByRank, by_rank, rewrap
     from torchmove.rehearsing.result import Rehearsal
     from torchmove.rehearsing.run import rehearse
     from torchmove.surveying.children import attribute, item
@@ -63,8 +62,7 @@ _NAMES_BY_MODULE = {
     "parking": ("Parked", "Swap", "park", "parked", "release", "swap"),
     "planning.plan": ("Plan",),
     "planning.rules": ("register_rule",),
-    "ranks.ddp": ("rewrap",),
-    "ranks.tables": ("ByRank", "by_rank"),
+    "ranks": ("ByRank", "by_rank", "rewrap"),
     "rehearsing.result": ("Rehearsal",),
     "rehearsing.run": ("rehearse",),
     "surveying.children": ("attribute", "item"),

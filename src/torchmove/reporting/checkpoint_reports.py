@@ -11,7 +11,7 @@ from torchmove.checkpoints.relocating import Relocated
 from torchmove.checkpoints.untrusted import in_a_line
 from torchmove.formatting import counted, readable_bytes
 from torchmove.reporting import Report
-from torchmove.reporting.sheet import Sheet, table
+from torchmove.reporting.page import Sheet, table
 
 _SHOWN = 10  # optimizers and device names
 
