@@ -11,12 +11,10 @@ if TYPE_CHECKING:
     from torchmove.errors import MoveFailed, MoveRefused, TorchmoveError, VerificationError
     from torchmove.moving.receipt import Receipt
     from torchmove.parking import release
-    from torchmove.parking.parked_states import Parked, park, parked
-    from torchmove.parking.swapping import Swap, swap
+    from torchmove.parking.parked_states import Parked, Swap, park, parked, swap
     from torchmove.planning.placement import register_rule
     from torchmove.planning.plan import Plan
-    from torchmove.ranks.ddp import rewrap
-    from torchmove.ranks.tables import ByRank, by_rank
+    from torchmove.ranks import ByRank, by_rank, rewrap
     from torchmove.rehearsing.result import Rehearsal
     from torchmove.rehearsing.run import rehearse
     from torchmove.surveying.inventory import Inventory
@@ -64,8 +62,7 @@ _NAMES_BY_MODULE = {
     "parking": ("Parked", "Swap", "park", "parked", "release", "swap"),
     "planning.plan": ("Plan",),
     "planning.placement": ("register_rule",),
-    "ranks.ddp": ("rewrap",),
-    "ranks.tables": ("ByRank", "by_rank"),
+    "ranks": ("ByRank", "by_rank", "rewrap"),
     "rehearsing.result": ("Rehearsal",),
     "rehearsing.run": ("rehearse",),
     "surveying.inventory": ("Inventory",),

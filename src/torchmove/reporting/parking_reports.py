@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from torchmove.formatting import counted, listed, readable_bytes
-from torchmove.parking.parked_states import Parked
-from torchmove.parking.swapping import Swap
-from torchmove.ranks.tables import COLUMNS, ByRank
+from torchmove.parking.parked_states import Parked, Swap
+from torchmove.ranks import COLUMNS, ByRank
 from torchmove.reporting import Report, report
-from torchmove.reporting.chain import PlanReport
-from torchmove.reporting.page import Figure, Page
-from torchmove.reporting.sheet import Sheet, table
+from torchmove.reporting.chain_reports import PlanReport
+from torchmove.reporting.page import Figure, Page, Sheet, table
 
 
 class ParkedReport(Report[Parked]):

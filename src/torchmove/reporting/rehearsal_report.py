@@ -8,8 +8,7 @@ from torchmove.formatting import counted, readable_bytes
 from torchmove.rehearsing.provenance import shown
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.reporting import Report
-from torchmove.reporting.page import Figure, Page, Point, Points, SizeBar
-from torchmove.reporting.sheet import Sheet
+from torchmove.reporting.page import Figure, Page, Point, Points, Sheet, SizeBar
 
 
 class RehearsalReport(Report[Rehearsal]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -20,33 +20,32 @@ from torchmove.internals.storages import bytes_of, has_storage, packed
 from torchmove.moving.movers import choose_mover
 from torchmove.moving.movers.copies import Advance, CopyBatch
 from torchmove.moving.movers.ring import CannotLock
-from torchmove.parking.arena import rounded
-from torchmove.parking.fingerprints import MIB, Fingerprinter
+from torchmove.parking.arena import (
+    Lane,
+    Transfer,
+    ignore_progress,
+    is_addressed,
+    rounded,
+    runs,
+)
 from torchmove.parking.host_copies import (
+    MIB,
     Baseline,
     FingerprintedRun,
+    Fingerprinter,
     HostCopy,
     Kind,
     VersionCounters,
     host_copies,
     kinds_of,
 )
-from torchmove.parking.lanes import (
-    SMALL_BYTES,
-    Allocation,
-    Lane,
-    Transfer,
-    allocations,
-    fillers,
-    ignore_progress,
-    is_addressed,
-    runs,
-)
 from torchmove.surveying.inventory import Inventory, StateStorage
 from torchmove.surveying.paths import Role
 
+SMALL_BYTES = 1 << 20  # torch's allocator keeps allocations up to this size in separate segments
 
-def copy_rest(batch: CopyBatch, copies: list[Tensor | None], advance: Advance) -> int:
+
+def _copy_rest(batch: CopyBatch, copies: list[Tensor | None], advance: Advance) -> int:
     """Copy all storages of a batch that have no copy yet, by an ordinary mover. Returns the number of bytes."""
     rest = [index for index, copy in enumerate(copies) if copy is None]
     if not rest:
@@ -103,7 +102,7 @@ class DepartingStorage(NamedTuple):
         )
 
 
-make_departing = partial(tuple.__new__, DepartingStorage)  # DepartingStorage(*values) from a tuple, and faster
+_make_departing = partial(tuple.__new__, DepartingStorage)  # DepartingStorage(*values) from a tuple, and faster
 Pair = tuple[DepartingStorage, HostCopy]
 
 Suspects = Mapping[
@@ -189,6 +188,9 @@ def _changed_ranges(same: Sequence[bool], start: int, nbytes: int) -> Iterator[t
             yield max(0, index * MIB - start), min(nbytes, index * MIB + MIB - start)
 
 
+# ---------------------------------------------------------------- into the arena
+
+
 class IntoArena:
     """The mover that parks. What does not fit into the arena goes to ordinary memory, and `why` says why."""
 
@@ -228,7 +230,7 @@ class IntoArena:
             for item, host_copy in pairs:
                 copies[item.number] = host_copy.lease(kinds[item.number])
             self.drop_unlocked(pairs, copies)
-            self.ordinary_bytes = copy_rest(batch, copies, advance)
+            self.ordinary_bytes = _copy_rest(batch, copies, advance)
             return [copy for copy in copies if copy is not None]
 
     def items(self, batch: CopyBatch) -> Iterator[DepartingStorage]:
@@ -251,7 +253,7 @@ class IntoArena:
                     size = packed(storage.spans)[1]
                 address = source.data_ptr() if dense[index] else source.untyped_storage().data_ptr()
                 seen = bytes_of(source, 0, source.untyped_storage().nbytes()) if is_seen else None
-                yield make_departing((index, source, origin, address, size, roles[first], first, storage, seen))
+                yield _make_departing((index, source, origin, address, size, roles[first], first, storage, seen))
 
     def reserve(self, items: Sequence[DepartingStorage]) -> list[Pair]:
         """The storages that fit into the arena, each with its host copy."""
@@ -300,6 +302,53 @@ class IntoArena:
                 copies[item.number] = None
                 host_copies.forget([item.source])
                 self.copied_bytes -= item.nbytes
+
+
+# ---------------------------------------------------------------- out of the arena
+
+
+# Device memory for what wakes: large pieces are allocated and returned to torch's cache; the storages, which are
+# allocated next, are cut from them. Asking the driver for each storage would take much longer.
+_SEGMENT = 1 << 30
+_STEP, _LEAST = 2 << 20, 10 << 20  # from _LEAST on, torch's allocator asks the driver for multiples of _STEP
+
+# The rest of each segment is allocated too: another tensor in it would keep the segment from being freed.
+fillers: dict[torch.device, list[Tensor]] = {}
+
+
+class Allocation(NamedTuple):
+    """The device memory one storage needs; storages of different groups do not share a segment."""
+
+    nbytes: int
+    group: int
+    make: Callable[[], Tensor]
+
+
+def allocations(wanted: Sequence[Allocation], device: torch.device) -> Iterator[Tensor]:
+    """Allocate them, in order."""
+    for segment in _segments(wanted):
+        nbytes = sum(rounded(each.nbytes) for each in segment if each.nbytes > SMALL_BYTES)
+        if nbytes:
+            with suppress(torch.OutOfMemoryError):  # no contiguous memory; torch's cache may have enough
+                torch.empty(nbytes, dtype=torch.uint8, device=device)  # freed at once, into torch's cache
+        for each in segment:
+            yield each.make()
+        left = -nbytes % _STEP
+        if nbytes >= _LEAST and left > SMALL_BYTES:
+            fillers.setdefault(device, []).append(torch.empty(left, dtype=torch.uint8, device=device))
+
+
+def _segments(wanted: Sequence[Allocation]) -> Iterator[list[Allocation]]:
+    segment: list[Allocation] = []
+    nbytes = 0
+    for each in wanted:
+        if segment and (segment[-1].group != each.group or nbytes + each.nbytes > _SEGMENT):
+            yield segment
+            segment, nbytes = [], 0
+        segment.append(each)
+        nbytes += each.nbytes
+    if segment:
+        yield segment
 
 
 class _Item(NamedTuple):
@@ -354,7 +403,7 @@ class OutOfArena:
                 self.transfer(those, copies)
             for item in items:
                 item.host_copy.prepare(kinds[item.number])
-            copy_rest(batch, copies, advance)
+            _copy_rest(batch, copies, advance)
             return [copy for copy in copies if copy is not None]
 
     def items(self, batch: CopyBatch) -> Iterator[_Item]:

@@ -1,4 +1,4 @@
-"""Reports of Inventory, Plan, Receipt and Verdict."""
+"""Reports of the results of the chain: Inventory, Plan, Receipt and Verdict."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torchmove.moving.receipt import Receipt
 from torchmove.planning.plan import MemoryNeed, Move, Plan, Refusal, Stay
 from torchmove.progress import Stage, stages_facts
 from torchmove.reporting import Report, report
-from torchmove.reporting.drawing import drawn, with_moves, with_places
-from torchmove.reporting.page import DrawnState, Figure, Page, Point, Points, SizeBar, Timeline
-from torchmove.reporting.sheet import Sheet, Table, first_of, table
+from torchmove.reporting.drawing import DrawnState, drawn, with_moves, with_places
+from torchmove.reporting.page import Figure, Page, Point, Points, Sheet, SizeBar, Table, Timeline, first_of, table
 from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.verifying.verify import Finding, Verdict
 

@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner
 from forged import index, linked, refused, save, training
 
-from torchmove.checkpoints import output as landing
+from torchmove.checkpoints import atomic_writes
 from torchmove.checkpoints.archive import Packer
 from torchmove.checkpoints.inspecting import inspect
 from torchmove.checkpoints.relocating import relocate
@@ -85,8 +85,8 @@ def test_only_an_ordinary_file_is_replaced(tmp_path, monkeypatch, kind, said, ov
 
 def test_what_takes_the_place_meanwhile_is_not_replaced_either(tmp_path, monkeypatch):
     file, out = save(tmp_path / "a.pt", training()), tmp_path / "b.pt"
-    persist = landing._persist
-    monkeypatch.setattr(landing, "_persist", lambda path: (persist(path), os.mkfifo(out)))
+    persist = atomic_writes._persist
+    monkeypatch.setattr(atomic_writes, "_persist", lambda path: (persist(path), os.mkfifo(out)))
     assert refused(lambda: relocate(file, out=out, overwrite=True)) == "R069"
     assert stat.S_ISFIFO(os.lstat(out).st_mode)
     assert sorted(os.listdir(tmp_path)) == ["a.pt", "b.pt"]
@@ -176,7 +176,7 @@ def interrupted(source: Path, out: Path, at: int) -> bool:
         return within
 
     traced = sys.gettrace()
-    sys.settrace(lambda frame, *_: within if frame.f_code.co_filename == landing.__file__ else None)
+    sys.settrace(lambda frame, *_: within if frame.f_code.co_filename == atomic_writes.__file__ else None)
     try:
         relocate(source, out=out, progress=False)
     except KeyboardInterrupt:

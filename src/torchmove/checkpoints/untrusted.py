@@ -1,15 +1,15 @@
-"""A checkpoint file that may be anything: refusals, reading it in pieces, and a budget for the work it may cause.
+"""A checkpoint file that may be anything: refusals, reading its bytes and JSON, and a budget for the work it may cause.
 
 Honest files take work in proportion to their length. A malicious file is short and takes endless work: it refers to one
 dict from everywhere, calls a function on it again and again, or has keys with equal hashes. So the readers and the walk
 spend units of one Budget; when it is used up, the file is refused (R067). A unit is about a third of a microsecond, or
 eight bytes of memory:
 
-- a step of a pickle: 1, and more for what it makes (`reading.py`): a list 16, a call 40, a copied text its length;
-- a call: what its arguments hold, since it may go through all of that (`makers.weight`);
-- a key: its parts, and each occupied place of the hash table that it meets (`makers.py`);
+- a step of a pickle: 1, and more for what it makes (`unpickling.py`): a list 16, a call 40, a copied text its length;
+- a call: what its arguments hold, since it may go through all of that (`pickled_objects.weight`);
+- a key: its parts, and each occupied place of the hash table that it meets (`pickled_objects.py`);
 - a listed tensor: 32, its dimensions, and the length of its path (`inspecting.py`);
-- a skipped bracket of JSON: 64; the description of a tensor: 64 (`jsontext.py`, `safetensors.py`);
+- a skipped bracket of JSON: 64; the description of a tensor: 64 (here, and in `safetensors.py`);
 - a record of the zip: 64 (`archive.py`).
 
 A tensor of a state_dict takes at least 80 bytes of pickle, mostly 150, which grants 640 to 1200 units; about 250 are
@@ -18,12 +18,14 @@ spent.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from torchmove.errors import CheckpointRefused
 from torchmove.planning.plan import Refusal
@@ -91,7 +93,7 @@ class Stamp(NamedTuple):
     modified_ns: int
 
 
-class Source:
+class InputFile:
     """A regular file, open for reading."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -112,7 +114,7 @@ class Source:
             raise
         self.nbytes = self.stamp.nbytes
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> InputFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,7 +168,7 @@ class Budget:
         self.left = _FIXED_UNITS + _worth(nbytes)
         self._granted: set[tuple[int, int, int]] = set()
 
-    def grant(self, source: Source, offset: int, nbytes: int) -> None:
+    def grant(self, source: InputFile, offset: int, nbytes: int) -> None:
         """Allow more work for a part of a file that describes tensors; once per file, whatever its names."""
         part = (source.stamp.device, source.stamp.number, offset)
         if part not in self._granted:
@@ -184,3 +186,120 @@ class Budget:
 
 def _worth(nbytes: int) -> int:
     return min(_UNITS_PER_BYTE * nbytes, _MOST_UNITS)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+_BLANK = re.compile(r"[ \t\n\r]*")
+_SCALAR = re.compile(r"[-+.\w]+")
+_INNER = re.compile(r'["\[\]{}]')
+_CLOSING = {"[": "]", "{": "}"}
+
+
+class JsonText:
+    """A JSON text and the position in it. `what` names it in a refusal."""
+
+    def __init__(self, raw: bytes, what: str, budget: Budget) -> None:
+        self._what, self._budget, self._at = what, budget, 0
+        with self._checked():
+            self._text = raw.decode("utf-8")
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, RecursionError) as error:
+            raise Unfit("R065", f"{self._what} is not valid JSON: {in_a_line(str(error), 80)}") from None
+
+    def members(self) -> Iterator[str]:
+        """Each key of the next object. The caller must read or skip its value before the next key."""
+        keys: set[str] = set()
+        self._take("{")
+        more = self.next() != "}"
+        while more:
+            key = self.string()
+            if key in keys:
+                self._invalid("duplicate key")
+            keys.add(key)
+            self._take(":")
+            yield key
+            more = self.next() == ","
+            if more:
+                self._take(",")
+        self._take("}")
+
+    def next(self) -> str:
+        """The first character of the next value; empty at the end."""
+        blank = _BLANK.match(self._text, self._at)
+        self._at = blank.end() if blank else self._at
+        return self._text[self._at : self._at + 1]
+
+    def string(self) -> str:
+        self._take('"')
+        with self._checked():
+            found, end = json.decoder.scanstring(self._text, self._at)  # type: ignore[attr-defined]
+        self._budget.spend(8 + ((end - self._at) >> 4))
+        self._at = end
+        return str(found)
+
+    def flat(self, most: int) -> Any:
+        """An object without nested objects and without "}" in its strings, of at most `most` characters; else None."""
+        end = self._text.find("}", self._at, self._at + most) + 1 if self.next() == "{" else 0
+        if not end:
+            return None
+        begin, self._at = self._at, end
+        with self._checked():
+            return _DECODER.decode(self._text[begin:end])
+
+    def skip(self) -> str:
+        """Skip the next value; returns its first characters."""
+        first, begin, open_ones = self.next(), self._at, []
+        if first in _CLOSING:
+            self._at += 1
+            open_ones.append(_CLOSING[first])
+        elif first == '"':
+            self.string()
+        else:
+            scalar = _SCALAR.match(self._text, self._at)
+            self._at = scalar.end() if scalar else self._invalid("a value is missing")
+        while open_ones:
+            self._skip_one(open_ones)
+        return self._text[begin : begin + 100]
+
+    def _skip_one(self, open_ones: list[str]) -> None:
+        found = _INNER.search(self._text, self._at)
+        letter = found[0] if found else self._invalid("it is truncated")
+        self._at = found.start() if found else self._at
+        if letter == '"':
+            self.string()
+            return
+        self._at += 1
+        self._budget.spend(64)
+        if letter in _CLOSING:
+            open_ones.append(_CLOSING[letter])
+        elif open_ones.pop() != letter:
+            self._invalid("unbalanced brackets")
+
+    def end(self) -> None:
+        if self.next():
+            self._invalid("something follows it")
+
+    def _take(self, letter: str) -> None:
+        if self.next() != letter:
+            self._invalid(f"{letter!r} is missing at {self._at}")
+        self._at += 1
+
+    def _invalid(self, why: str) -> Any:
+        with self._checked():
+            raise ValueError(why)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("duplicate key")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)

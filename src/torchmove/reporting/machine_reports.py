@@ -9,7 +9,7 @@ from torchmove.bench import TURNS, Bench, Extra, Trip, compared
 from torchmove.formatting import counted, readable_bytes
 from torchmove.machine import Devices
 from torchmove.reporting import Report
-from torchmove.reporting.sheet import Sheet, table
+from torchmove.reporting.page import Sheet, table
 
 
 class DevicesReport(Report[Devices]):

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torchmove.checkpoints.contents import Contents, SavedStorage, SavedTensor, shown
+from torchmove.checkpoints.inspecting import Contents, SavedStorage, SavedTensor, shown
 from torchmove.checkpoints.relocating import Relocated
-from torchmove.checkpoints.source import in_a_line
+from torchmove.checkpoints.untrusted import in_a_line
 from torchmove.formatting import counted, readable_bytes
 from torchmove.reporting import Report
-from torchmove.reporting.sheet import Sheet, table
+from torchmove.reporting.page import Sheet, table
 
 _SHOWN = 10  # optimizers and device names
 

@@ -1,4 +1,4 @@
-"""Write a result: to a free or replaceable place, complete or not at all.
+"""Atomic writes: a result is written to a free or replaceable place, complete or not at all.
 
 It is written under a hidden name beside its place, `.NAME.torchmove-XXXX.partial`, and gets its name when all of it is
 on the disk. A killed process leaves its temporary file, which no reader takes for a checkpoint; the next writer of the
@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from torchmove.checkpoints.kinds import SUFFIXES
-from torchmove.checkpoints.source import Unfit
+from torchmove.checkpoints.file_kinds import SUFFIXES
+from torchmove.checkpoints.untrusted import Unfit
 from torchmove.formatting import readable_bytes
 from torchmove.results import PAGE_MARK
 
@@ -31,7 +31,7 @@ _NOT_ORDINARY = "only a regular file can be replaced"
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
-def check(out: str, sources: Collection[Path], *, folder: bool, overwrite: bool) -> None:
+def check_output(out: str, sources: Collection[Path], *, folder: bool, overwrite: bool) -> None:
     """Raise Unfit if the result cannot be written to `out`. `folder`: the result is a folder."""
     place = Path(out)
     _refuse_name(out, folder=folder)
