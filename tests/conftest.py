@@ -22,7 +22,7 @@ from torchmove.moving.movers import staged
 
 LEFT, NO_TWIN = pytest.StashKey[int](), pytest.StashKey[str]()
 
-collect_ignore = ["corpus", "ecosystem/tiny_pipelines.py"]  # programs, not tests
+collect_ignore = ["corpus", "scripts", "ecosystem/tiny_pipelines.py"]  # programs, not tests
 
 
 @pytest.fixture(params=ROUTES, ids=repr)

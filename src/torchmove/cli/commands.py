@@ -11,9 +11,10 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from textwrap import indent
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem, get_completion_class
 
 from torchmove.cli.output import (
@@ -25,10 +26,15 @@ from torchmove.cli.output import (
     as_json,
     devices_like,
     reporting,
+    reserve_stdout,
     say,
     tell,
 )
-from torchmove.cli.targets import Target, several, target
+from torchmove.cli.targets import ScriptFile, Target, several, target, target_or_script
+
+if TYPE_CHECKING:
+    from torchmove.rehearsing.result import Rehearsal
+    from torchmove.rehearsing.scripts import Script
 
 # ---------------------------------------------------------------- states
 
@@ -85,9 +91,25 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
     ctx.exit(FINE if planned.ok else REFUSED)
 
 
-@click.command(epilog="Example: torchmove rehearse train.py:build --to cuda --moved-by to")
-@_TARGET
+_OF_SCRIPTS = ("steps", "seconds", "whole_loaders", "arguments")
+_OF_FUNCTIONS = ("moved_by", "state", "strict_devices")
+
+
+@click.command(
+    epilog="""
+\b
+Example: torchmove rehearse train.py -- --epochs 1
+Example: torchmove rehearse train.py:build --to cuda --moved-by to
+"""
+)
+@click.argument("target", type=target_or_script, shell_complete=_programs)
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS OF THE SCRIPT]", type=click.UNPROCESSED)
 @_to(default="cuda", show_default=True, help="The device to simulate. It need not exist.")
+@click.option("--steps", type=int, default=2, show_default=True, help="Of a script: how many optimizer steps it makes.")
+@click.option(
+    "--seconds", type=float, default=300, show_default=True, help="Of a script: end it after this time at the latest."
+)
+@click.option("--whole-loaders", is_flag=True, help="Of a script: do not end passes over a DataLoader early.")
 @click.option(
     "--moved-by",
     type=click.Choice(["torchmove", "to"]),
@@ -109,8 +131,12 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
 @click.pass_context
 def rehearse(
     ctx: click.Context,
-    target: Target,
+    target: Target | ScriptFile,
+    arguments: tuple[str, ...],
     to: str,
+    steps: int,
+    seconds: float,
+    whole_loaders: bool,
     moved_by: Any,
     data: Any,
     state: tuple[str, ...],
@@ -118,12 +144,62 @@ def rehearse(
     confirm_errors: bool,
     answer: Answer,
 ) -> None:
-    """Run a training step on a simulated device. Exits with 1 if a line would fail, with 4 if the run is incomplete.
+    """Run a training step or script on a simulated device. Exits with 1 if a line would fail, with 4 if incomplete.
 
-    TARGET is file.py:function or package.module:function; the function returns the step and its
-    arguments: `return train_step, model, optimizer, batch`.
+    TARGET is a script, train.py, which runs for some optimizer steps and writes no files; or file.py:function or
+    package.module:function, where the function returns the step and its arguments:
+    `return train_step, model, optimizer, batch`.
     """
     answer.check(target.files())
+    _check_options(ctx, target)
+    if isinstance(target, ScriptFile):
+        from torchmove.rehearsing.scripts import Script
+
+        script = Script(target.path, arguments, steps, seconds, whole_loaders)
+        rehearsed = _rehearsed_script(script, to, data, confirm_errors)
+    else:
+        rehearsed = _rehearsed_step(target, to, moved_by, data, state, strict_devices, confirm_errors)
+    answer.tell(rehearsed, target.files())
+    endings = {"finished": FINE if rehearsed.ok else FINDINGS, "refused": REFUSED}
+    ctx.exit(endings.get(rehearsed.ending, INCOMPLETE))
+
+
+def _check_options(ctx: click.Context, target: Target | ScriptFile) -> None:
+    is_script = isinstance(target, ScriptFile)
+    wrong = _OF_FUNCTIONS if is_script else _OF_SCRIPTS
+    given = [name for name in wrong if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if not given or (given == ["arguments"] and not ctx.params["arguments"]):
+        return
+    name = "arguments after the TARGET" if given[0] == "arguments" else f"--{given[0].replace('_', '-')}"
+    kind, other = ("a function", "train.py:build") if is_script else ("a script", "train.py")
+    raise click.UsageError(f"{name}: only for {kind} as TARGET. Fix: leave it out, or name {kind}, such as {other}")
+
+
+def _rehearsed_script(script: Script, to: str, data: Any, confirm_errors: bool) -> Rehearsal:
+    from torchmove.rehearsing.run import Options, home_of
+    from torchmove.rehearsing.scripts import rehearse_script
+
+    reserve_stdout()
+    try:
+        home_of(to)
+        script.check()
+        script.compiled()
+    except SyntaxError as error:
+        raise click.UsageError(f"{script.path}:{error.lineno} is not Python: {error.msg}. Fix: correct it") from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return rehearse_script(script, Options(to, data=data, confirm_errors=confirm_errors))
+
+
+def _rehearsed_step(
+    target: Target,
+    to: str,
+    moved_by: Any,
+    data: Any,
+    state: tuple[str, ...],
+    strict_devices: bool,
+    confirm_errors: bool,
+) -> Rehearsal:
     made = target.made()
     from torchmove.rehearsing.run import Options, rehearse_named
 
@@ -131,10 +207,7 @@ def rehearse(
     _check(target, step, objects, to)
     named = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
     options = Options(to, moved_by, data, _states(target, named, state), strict_devices, confirm_errors)
-    rehearsed = rehearse_named(step, tuple(objects), named, options, str(target.files()[-1].resolve()))
-    answer.tell(rehearsed, target.files())
-    endings = {"finished": FINE if rehearsed.ok else FINDINGS, "refused": REFUSED}
-    ctx.exit(endings.get(rehearsed.ending, INCOMPLETE))
+    return rehearse_named(step, tuple(objects), named, options, str(target.files()[-1].resolve()))
 
 
 def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:

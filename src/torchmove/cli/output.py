@@ -178,6 +178,8 @@ class Commands(click.Group):
 def _usage_error(error: click.UsageError) -> CommandRefused:
     command = error.ctx.command_path if error.ctx else "torchmove"
     message = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(error, click.NoSuchOption) and command.endswith(" rehearse"):
+        message += f". Fix: see {command} --help; options of a script come after --: train.py -- {error.option_name}"
     return CommandRefused(message if "Fix: " in message else f"{message}. Fix: see {command} --help")
 
 

@@ -1,6 +1,7 @@
 """Rehearse a training step on a device that need not be there: every line that would fail, in one run.
 
 run                 a rehearsal from beginning to end
+scripts             a whole script, for some optimizer steps
 result              the Rehearsal and its findings
 captured            which objects are state or data, and what the step reaches by the names in its code
 decisions           devices that the program chose before, on a machine without the device
@@ -16,6 +17,7 @@ runtime             what torch.cuda, torch.accelerator and libraries say of the 
 precision           autocast and gradient scalers
 concurrency         threads, pools and worker processes of the step
 files               what the step saves and loads
+file_overlay        what a script writes, and reads of it
 provenance          where a tensor came from, and where in the user's code the step is
 origins             what to say of a tensor on the wrong device, and the fix
 """

@@ -46,6 +46,8 @@ class Rehearsal(Result):
         stopped_at: the file and line where it stopped.
         values: "real" or "shapes": what the step was computed with, and why.
         assumed: assumptions about the objects and values.
+        subject: what was rehearsed: "the step", or the name of a script.
+        extent: how far it ran, if it finished: "ran to its end", or the number of optimizer steps of a script.
     """
 
     device: torch.device
@@ -56,6 +58,8 @@ class Rehearsal(Result):
     stopped_at: str = ""
     values: str = "shapes"
     assumed: tuple[str, ...] = ()
+    subject: str = "the step"
+    extent: str = "ran to its end"
 
     @property
     def ok(self) -> bool:
@@ -78,3 +82,7 @@ class Rehearsal(Result):
     def because(self, why_not_real: str) -> Rehearsal:
         """A copy that says why the step was not rerun with real values."""
         return replace(self, stopped=f"{self.stopped}\n      Not run with real values: {why_not_real}")
+
+    def of_script(self, name: str, extent: str) -> Rehearsal:
+        """A copy that names the script and says how far it ran."""
+        return replace(self, subject=name, extent=extent)

@@ -34,7 +34,7 @@ from torchmove.rehearsing import decisions, runtime
 from torchmove.rehearsing.captured import Captured, Given, trained_in
 from torchmove.rehearsing.concurrency import ThreadTracking, delivered, dismiss
 from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
-from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice
+from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice, Unfinished
 from torchmove.rehearsing.files import files
 from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hooks_overridden
 from torchmove.rehearsing.origins import Belongings, computed_from, name_of, thrown_away
@@ -76,6 +76,8 @@ Ending = Literal["finished", "error", "device", "limit", "refused"]
 _NO_OBSTACLE = {"R028", "R030", "R032", "R033", "R042"}
 _OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or a rehearsal cannot inspect
 _GOES_ON = "a thread of the step was still running when the step ended, and was not followed. Fix: join it in the step"
+_SEND_IN_STEP = "pass the model to the rehearsal, and send the batch in the step"
+_SEND_IN_SCRIPT = 'send the model and each batch to the device in the script: model.to("cuda")'
 _LEAVE_OUT = "leave it out of the rehearsal"
 _SMALL = 64 << 20  # up to this many bytes, data="auto" starts with real values
 # Errors of a torch that was built without the device.
@@ -111,6 +113,11 @@ class Options(NamedTuple):
     state: tuple[Any, ...] = ()
     strict_devices: bool = False
     confirm_errors: bool = False
+    subject: str = "the step"  # a script by its name
+
+    @property
+    def is_script(self) -> bool:
+        return self.subject != "the step"
 
     def check(self) -> None:
         if self.moved_by not in ("torchmove", "to"):
@@ -191,7 +198,9 @@ def rehearse_named(
     with _one_at_a_time:
         first = _Rehearsing(step, objects, named, options, caller)
         found = _performed(first)
-        if options.data == "auto" and not first.stage.real and found.ending in ("limit", "error"):
+        is_over = isinstance(first.raised, Unfinished)
+        by_values = found.ending == "limit" or (found.ending == "error" and first.may_be_by_values())
+        if options.data == "auto" and not first.stage.real and by_values and not is_over:
             why_not = first.why_not_real()
             if why_not:
                 return found.because(why_not)
@@ -326,10 +335,8 @@ class _Rehearsing:
                     self.check_left(self.stage.left)
                 if not self.stopped and not self.stage.meter.saw_any:
                     self.ending = "limit"
-                    self.stopped = (
-                        f"nothing was on {self.home} at any time\n      "
-                        "Fix: pass the model to the rehearsal, and send the batch in the step"
-                    )
+                    remedy = _SEND_IN_SCRIPT if self.options.is_script else _SEND_IN_STEP
+                    self.stopped = f"nothing was on {self.home} at any time\n      Fix: {remedy}"
         finally:
             self.stage.close()
             if undo.failed:
@@ -400,7 +407,12 @@ class _Rehearsing:
         metadata = inventory.tensors.metadata
         self.has_values = all(device.type != "meta" for device in metadata.devices)
         self.state_bytes = sum(dict(zip(metadata.storage_ids, metadata.storage_bytes, strict=True)).values())
-        if self.options.data == "auto" and self.has_values and self.state_bytes <= _SMALL:
+        if (
+            self.options.data == "auto"
+            and not self.options.is_script
+            and self.has_values
+            and self.state_bytes <= _SMALL
+        ):
             self.stage.real = True
             self.values = "real"
 
@@ -414,6 +426,10 @@ class _Rehearsing:
             room = f"{readable_bytes(needed)} of host memory, and {readable_bytes(free)} are free"
             return f"real values would take about {room}"
         return ""
+
+    def may_be_by_values(self) -> bool:
+        """Whether missing values may be the cause of an error; a script has values, unless it has large tensors."""
+        return not self.options.is_script or bool(self.stage.guessed)
 
     def how_it_ended(self) -> str:
         return f"stopped at {self.stopped_at}" if self.stopped_at is not None else "stopped"
@@ -583,6 +599,8 @@ class _Rehearsing:
             self.stop(error, "limit", error.why, error.remedy)
         elif isinstance(error, NotFollowed):
             self.stop(error, "limit", str(error), _LEAVE_OUT)
+        elif isinstance(error, Unfinished):
+            self.stop(error, "limit", str(error), error.remedy)
         elif isinstance(error, NotOnDevice):
             self.stop(error, "device", str(error), error.remedy)
             self.find(users_line_of(error), "dtype", str(error), error.remedy)

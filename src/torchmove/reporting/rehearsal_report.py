@@ -18,12 +18,17 @@ class RehearsalReport(Report[Rehearsal]):
         if not self.result.stopped:
             if on_devices:
                 return f"{count} would fail on {self.result.device}"
-            return f"No device error found: the step ran to its end on a simulated {self.result.device}"
+            return (
+                f"No device error found: {self.result.subject} {self.result.extent} on a simulated {self.result.device}"
+            )
         if self.result.ending == "refused":
-            return "Incomplete: the step was not run"
+            return f"Incomplete: {self.result.subject} was not run"
         where = f"stopped at {self.result.stopped_at}" if self.result.stopped_at else "not rehearsed to the end"
         before = f"; before that, {count} would fail on {self.result.device}" if on_devices else ""
-        return f"Incomplete: {where} ({_UNFINISHED[self.result.ending]}){before}"
+        return f"Incomplete: {where} ({self._why_unfinished()}){before}"
+
+    def _why_unfinished(self) -> str:
+        return _UNFINISHED[self.result.ending].replace("the step", self.result.subject)
 
     def _listed(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         """Without what `stopped` says."""
@@ -71,7 +76,9 @@ class RehearsalReport(Report[Rehearsal]):
     def facts(self) -> dict[str, Any]:
         return {
             "device": str(self.result.device),
+            "subject": self.result.subject,
             "ok": self.result.ok,
+            "extent": self.result.extent,
             "ending": self.result.ending,
             "findings": [finding._asdict() for finding in self.result.findings],
             "peak_bytes": self.result.peak_bytes,
