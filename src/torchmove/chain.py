@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import torch
 
-from torchmove.devices import NoSuchDevice, free_memory, resolve_device
+from torchmove.devices import NoSuchDevice, assumed_device, free_memory, resolve_device
 from torchmove.errors import MoveRefused, VerificationError
-from torchmove.formatting import listed
+from torchmove.formatting import bytes_of, listed
 from torchmove.internals.guards import makes_fakes, plain_torch, without_collector, without_modes
 from torchmove.moving.agreement import Agreement, agreement_of
 from torchmove.moving.apply import Job, apply_jobs
@@ -35,6 +35,11 @@ STALE = Refusal(
     "the state has changed since the plan was made: tensors were added, removed, given other storages, or are in use",
     "call tm.plan(...) again, right before tm.apply(plan)",
 )
+
+
+def _assumed(planned: Plan) -> Refusal:
+    remedy = f'on a machine that has the device: tm.apply(tm.plan(..., to="{planned.target.type}")), without assume='
+    return Refusal("R015", f"to={str(planned.target)!r}", "the plan assumes this device and its memory", remedy)
 
 
 def is_current(planned: Inventory) -> bool:
@@ -78,7 +83,13 @@ def survey(*objects: Any) -> Inventory:
     return survey_objects(given(objects))
 
 
-def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughness = "quick") -> Plan:
+def plan(
+    *objects: Any,
+    to: Device,
+    keep: Sequence[Any] = (),
+    verify: Thoroughness = "quick",
+    assume: str | int | None = None,
+) -> Plan:
     """Plan a move and report what it would do. Moves nothing.
 
     Args:
@@ -86,6 +97,8 @@ def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughne
         to: as for `tm.move`.
         keep: as for `tm.move`.
         verify: "bytes" computes digests now and compares them after the plan is applied.
+        assume: plan for a device that this machine need not have, with this much free memory: "80GB", "80GiB" or a
+            number of bytes. The plan cannot be applied.
 
     Returns:
         The plan: what would move, what stays and why, whether it fits in memory, and what prevents the move. Refusals
@@ -93,6 +106,7 @@ def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughne
 
     Raises:
         MoveRefused: the device does not exist.
+        ValueError: `assume` is not a size.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -102,8 +116,10 @@ def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughne
         (True, 0)
         >>> tm.plan(torch.nn.Linear(2, 3, device="meta"), to="cpu").refusals[0].code
         'R030'
+        >>> str(tm.plan(model, to="cuda", assume="80GB")).splitlines()[0]
+        'model: would move to cuda:0 (assumed, with 74.5 GiB free): 2 tensors in 2 storages, 36 B'
     """
-    return _planned(given(objects), to, keep, verify, planner=plan_for)
+    return _planned(given(objects), to, keep, verify, planner=plan_for, assume=assume)
 
 
 def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
@@ -131,6 +147,8 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"tm.apply takes a Plan, not a {type(plan).__name__}. Fix: tm.apply(tm.plan(model, to=...))")
+    if plan.assumed_bytes is not None:
+        plan = replace(plan, refusals=(_assumed(plan), *plan.refusals))
     if not plan.refusals and makes_fakes():
         plan = replace(plan, refusals=(FAKES,))
     if not plan.refusals and not is_current(plan.inventory):
@@ -222,9 +240,9 @@ def survey_named(objects: dict[str, Any]) -> Inventory:
     return survey_objects(objects)
 
 
-def plan_named(objects: dict[str, Any], to: Device, keep: Sequence[Any]) -> Plan:
+def plan_named(objects: dict[str, Any], to: Device, keep: Sequence[Any], assume: str | int | None = None) -> Plan:
     check(objects.values())
-    return _planned(objects, to, keep, "quick", planner=plan_for)
+    return _planned(objects, to, keep, "quick", planner=plan_for, assume=assume)
 
 
 def move_named(
@@ -252,12 +270,24 @@ def refresh_named(objects: dict[str, Any], mover: str = "plain") -> Receipt:
 
 
 def _planned(
-    objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: Thoroughness, planner: _Planner | None = None
+    objects: dict[str, Any],
+    to: Device,
+    keep: Sequence[Any],
+    verify: Thoroughness,
+    planner: _Planner | None = None,
+    assume: str | int | None = None,
 ) -> Plan:
     if verify not in ("quick", "bytes", "off"):
         raise ValueError(f"verify must be 'quick', 'bytes' or 'off', not {verify!r}")
+    assumed = None if assume is None else bytes_of(assume, "assume=")
+    target = _target(to) if assumed is None else _target(to, resolve=assumed_device)
     wait_for_freeing()  # free memory is counted next
-    made = (planner or plan_sharded)(objects, _target(to), keep, free_memory)
+
+    def free(device: torch.device) -> int | None:
+        return free_memory(device) if assumed is None or device != target else assumed
+
+    made = (planner or plan_sharded)(objects, target, keep, free)
+    made = made if assumed is None else replace(made, assumed_bytes=assumed)
     if verify == "bytes" and made.ok:
         stages = Stages()
         stages.begin("digests")
@@ -297,13 +327,14 @@ def plan_sharded(
     return plan_for(objects, target, keep, free, rests=rests) if gathered else made
 
 
-def _target(to: Any, argument: str = "to") -> torch.device:
+def _target(to: Any, argument: str = "to", resolve: Callable[[Any], torch.device] = resolve_device) -> torch.device:
     try:
-        return resolve_device(to)
+        return resolve(to)
     except NoSuchDevice as error:
         said = repr(to) if isinstance(to, (str, int, float, torch.device, NoneType)) else f"a {type(to).__name__}"
         remedy = f"{argument}='auto' takes the accelerator, or the CPU where there is none"
-        remedy += "; tm.rehearse(...) needs no accelerator" if argument == "to" else ""
+        remedy += "; tm.rehearse(...) and tm.plan(..., assume='80GB') need no accelerator" if argument == "to" else ""
+        remedy = "name a device, as in to='cuda'" if resolve is assumed_device else remedy
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
 
 

@@ -37,6 +37,10 @@ REFUSALS = {
         "a `FakeTensorMode` is active: copies made under it have no bytes",
         "move outside of the `with FakeTensorMode():` block",
     ),
+    "R015": Code(
+        "the plan was made with `assume=`, for a device that this machine need not have",
+        "on a machine that has the device, plan without `assume=`",
+    ),
     "R020": Code(
         "`DistributedDataParallel` or `DataParallel`: its gradient buckets or replicas would stay on the old device",
         "`model = tm.rewrap(model, optimizer, to=...)`; for `DataParallel`: `model = model.module`, move it and its "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,6 @@ from torchmove.cli.targets import ScriptFile, Target, several, target, target_or
 
 if TYPE_CHECKING:
     from torchmove.rehearsing.result import Rehearsal
-    from torchmove.rehearsing.scripts import Script
 
 # ---------------------------------------------------------------- states
 
@@ -54,6 +52,16 @@ def _to(**options: Any) -> Callable[[_Command], _Command]:
     return click.option("--to", metavar="DEVICE", shell_complete=devices_like, **options)
 
 
+def _size(text: str) -> int:
+    """The number of bytes of a size such as `2GB`."""
+    from torchmove.formatting import bytes_of
+
+    try:
+        return bytes_of(text, "")
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a size. Fix: 500MB, 2GB, 2GiB or a number of bytes") from None
+
+
 @click.command(epilog="Example: torchmove survey train.py:build --json")
 @_TARGET
 @reporting
@@ -71,13 +79,24 @@ def survey(target: Target, answer: Answer) -> None:
     answer.tell(survey_named(objects), target.files())
 
 
-@click.command(epilog="Example: torchmove plan train.py:build --to cuda --keep 'model.*.table'")
+@click.command(
+    epilog="""
+\b
+Example: torchmove plan train.py:build --to cuda --keep 'model.*.table'
+Example: torchmove plan train.py:build --to cuda --assume 80GB
+"""
+)
 @_TARGET
 @_to(required=True, help="The device to move to; auto: the machine's accelerator.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Path pattern of what stays, with *. Repeatable.")
+@click.option(
+    "--assume", type=_size, metavar="SIZE", help="Assume a device with this much free memory; it need not exist."
+)
 @reporting
 @click.pass_context
-def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], answer: Answer) -> None:
+def plan(
+    ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], assume: int | None, answer: Answer
+) -> None:
     """Show what a move would do and whether it fits. Moves nothing. Exits with 2 if the move is refused.
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
@@ -86,7 +105,7 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
     objects = target.named()
     from torchmove.chain import plan_named
 
-    planned = plan_named(objects, to, keep)
+    planned = plan_named(objects, to, keep, assume)
     answer.tell(planned, target.files())
     ctx.exit(FINE if planned.ok else REFUSED)
 
@@ -126,6 +145,7 @@ Example: torchmove rehearse train.py:build --to cuda --moved-by to
 )
 @click.option("--state", multiple=True, metavar="NAME", help="Treat this argument of the step as state. Repeatable.")
 @click.option("--strict-devices", is_flag=True, help="Report devices chosen at import, on a machine without a GPU.")
+@click.option("--max-memory", type=_size, metavar="SIZE", help="Exit with 1 if the peak memory is above, as in 80GB.")
 @click.option("--confirm-errors", is_flag=True, help="If the step raises an error, run it again without simulation.")
 @reporting
 @click.pass_context
@@ -141,6 +161,7 @@ def rehearse(
     data: Any,
     state: tuple[str, ...],
     strict_devices: bool,
+    max_memory: int | None,
     confirm_errors: bool,
     answer: Answer,
 ) -> None:
@@ -152,13 +173,12 @@ def rehearse(
     """
     answer.check(target.files())
     _check_options(ctx, target)
+    options = {"to": to, "data": data, "confirm_errors": confirm_errors, "max_memory": max_memory}
     if isinstance(target, ScriptFile):
-        from torchmove.rehearsing.scripts import Script
-
-        script = Script(target.path, arguments, steps, seconds, whole_loaders)
-        rehearsed = _rehearsed_script(script, to, data, confirm_errors)
+        rehearsed = _rehearsed_script(target, (arguments, steps, seconds, whole_loaders), options)
     else:
-        rehearsed = _rehearsed_step(target, to, moved_by, data, state, strict_devices, confirm_errors)
+        options |= {"moved_by": moved_by, "strict_devices": strict_devices}
+        rehearsed = _rehearsed_step(target, state, options)
     answer.tell(rehearsed, target.files())
     endings = {"finished": FINE if rehearsed.ok else FINDINGS, "refused": REFUSED}
     ctx.exit(endings.get(rehearsed.ending, INCOMPLETE))
@@ -175,39 +195,32 @@ def _check_options(ctx: click.Context, target: Target | ScriptFile) -> None:
     raise click.UsageError(f"{name}: only for {kind} as TARGET. Fix: leave it out, or name {kind}, such as {other}")
 
 
-def _rehearsed_script(script: Script, to: str, data: Any, confirm_errors: bool) -> Rehearsal:
+def _rehearsed_script(target: ScriptFile, how: tuple[Any, ...], options: dict[str, Any]) -> Rehearsal:
     from torchmove.rehearsing.run import Options, home_of
-    from torchmove.rehearsing.scripts import rehearse_script
+    from torchmove.rehearsing.scripts import Script, rehearse_script
 
     reserve_stdout()
+    script = Script(target.path, *how)
     try:
-        home_of(to)
+        home_of(options["to"])
         script.check()
         script.compiled()
     except SyntaxError as error:
-        raise click.UsageError(f"{script.path}:{error.lineno} is not Python: {error.msg}. Fix: correct it") from None
+        raise click.UsageError(f"{target.path}:{error.lineno} is not Python: {error.msg}. Fix: correct it") from None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    return rehearse_script(script, Options(to, data=data, confirm_errors=confirm_errors))
+    return rehearse_script(script, Options(**options))
 
 
-def _rehearsed_step(
-    target: Target,
-    to: str,
-    moved_by: Any,
-    data: Any,
-    state: tuple[str, ...],
-    strict_devices: bool,
-    confirm_errors: bool,
-) -> Rehearsal:
+def _rehearsed_step(target: Target, state: tuple[str, ...], options: dict[str, Any]) -> Rehearsal:
     made = target.made()
     from torchmove.rehearsing.run import Options, rehearse_named
 
     step, *objects = (made.values() if isinstance(made, dict) else several(made)) or [made]
-    _check(target, step, objects, to)
+    _check(target, step, objects, options["to"])
     named = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
-    options = Options(to, moved_by, data, _states(target, named, state), strict_devices, confirm_errors)
-    return rehearse_named(step, tuple(objects), named, options, str(target.files()[-1].resolve()))
+    given = Options(**options, state=_states(target, named, state))
+    return rehearse_named(step, tuple(objects), named, given, str(target.files()[-1].resolve()))
 
 
 def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
@@ -300,18 +313,6 @@ def relocate(file: Path, to: str, out: str, overwrite: bool, as_json: bool) -> N
 # ---------------------------------------------------------------- the machine, the demo, completion
 
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-
-
-def size(text: str) -> int:
-    """The number of bytes of a size such as `2GB`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.lower())
-    nbytes = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
-    if nbytes <= 0:
-        raise click.BadParameter(f"{text!r} is not a size. Fix: --bytes 500MB, 2GB, 2GiB or a number of bytes")
-    return nbytes
-
-
 @click.command(epilog="Example: torchmove devices --json")
 @as_json
 def devices(as_json: bool) -> None:
@@ -328,7 +329,7 @@ def devices(as_json: bool) -> None:
 @click.option(
     "--device", shell_complete=devices_like, help="The device to move to. Default: the machine's accelerator."
 )
-@click.option("--bytes", "nbytes", type=size, help="Size of the state. Default: one that takes about a minute.")
+@click.option("--bytes", "nbytes", type=_size, help="Size of the state. Default: one that takes about a minute.")
 @as_json
 def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
     """Measure how fast a training state moves on this machine.

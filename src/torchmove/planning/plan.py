@@ -157,6 +157,7 @@ class Plan(Result):
         notes: what to know about the move, each with `code`, `path` and `why`.
         rooms: the memory needed on each device, and what is free there.
         repoints: remembered devices that would change too.
+        assumed_bytes: the memory that the target was assumed to have free, if it need not exist; else None.
     """
 
     inventory: Inventory
@@ -171,6 +172,7 @@ class Plan(Result):
     digests: tuple[Digest, ...] | None = None  # the digest of each tensor's bytes, if requested
     stages: tuple[Stage, ...] = ()
     adopted: Adopted = _NOTHING_ADOPTED
+    assumed_bytes: int | None = None
 
     @property
     def ok(self) -> bool:

@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rehearsal(Result):
-    """The result of a rehearsal. True if the step finished and nothing would fail.
+    """The result of a rehearsal. True if the step finished, nothing would fail, and its memory fits `max_memory`.
 
     Attributes:
         device: the simulated device.
@@ -48,6 +48,7 @@ class Rehearsal(Result):
         assumed: assumptions about the objects and values.
         subject: what was rehearsed: "the step", or the name of a script.
         extent: how far it ran, if it finished: "ran to its end", or the number of optimizer steps of a script.
+        max_bytes: the `max_memory` that was asked for.
     """
 
     device: torch.device
@@ -60,11 +61,17 @@ class Rehearsal(Result):
     assumed: tuple[str, ...] = ()
     subject: str = "the step"
     extent: str = "ran to its end"
+    max_bytes: int | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether the step finished and nothing would fail."""
-        return not self.stopped and not self.failing
+        """Whether the step finished, nothing would fail, and the peak memory is not above `max_bytes`."""
+        return not self.stopped and not self.failing and self.fits
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak memory is not above `max_bytes`."""
+        return self.max_bytes is None or self.peak_bytes <= self.max_bytes
 
     def __bool__(self) -> bool:
         return self.ok

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torchmove.chain import plan_for
 from torchmove.devices import free_memory
 from torchmove.errors import lines_by_reason
-from torchmove.formatting import listed, readable_bytes
+from torchmove.formatting import bytes_of, listed, readable_bytes
 from torchmove.internals.frames import frame
 from torchmove.internals.guards import HeldInterrupts, Undo, plain_torch
 from torchmove.internals.scripted import is_scripted
@@ -113,6 +113,7 @@ class Options(NamedTuple):
     state: tuple[Any, ...] = ()
     strict_devices: bool = False
     confirm_errors: bool = False
+    max_memory: str | int | None = None
     subject: str = "the step"  # a script by its name
 
     @property
@@ -124,6 +125,10 @@ class Options(NamedTuple):
             raise ValueError(f"moved_by is 'torchmove' or 'to', not {self.moved_by!r}")
         if self.data not in ("auto", "shapes", "real"):
             raise ValueError(f"data is 'auto', 'shapes' or 'real', not {self.data!r}")
+        self.max_bytes()
+
+    def max_bytes(self) -> int | None:
+        return None if self.max_memory is None else bytes_of(self.max_memory, "max_memory=")
 
 
 def rehearse(
@@ -135,6 +140,7 @@ def rehearse(
     state: tuple[Any, ...] | list[Any] = (),
     strict_devices: bool = False,
     confirm_errors: bool = False,
+    max_memory: str | int | None = None,
 ) -> Rehearsal:
     """Run a training step on a simulated device and report the lines that would fail on the real one.
 
@@ -154,14 +160,15 @@ def rehearse(
             simulated one.
         confirm_errors: if the step ends in an error, run it again without the simulation, on copies on the CPU, to
             distinguish an error of the step from a limit of the rehearsal.
+        max_memory: the rehearsal is false if the peak memory is above this: "80GB", "80GiB" or a number of bytes.
 
     Returns:
         The rehearsal: its findings, each with file, line, why and remedy, and the peak memory. It is true if the step
-        finished and nothing would fail.
+        finished, nothing would fail and the peak memory is not above `max_memory`.
 
     Raises:
         TypeError: the step is not callable, or cannot be called with these objects.
-        ValueError: an option is unknown, or the device is the CPU.
+        ValueError: an option is unknown, the device is the CPU, or `max_memory` is not a size.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -172,7 +179,7 @@ def rehearse(
         >>> found.ok, found.findings[0].kind, found.findings[0].remedy
         (False, 'input', 'batch = batch.to("cuda")')
     """
-    options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
+    options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors, max_memory)
     return rehearse_for(step, objects, options, frame(0).f_back)
 
 
@@ -356,6 +363,7 @@ class _Rehearsing:
             stopped_at="" if self.stopped_at is None else str(self.stopped_at),
             values=self.values,
             assumed=(*self.assumed, *guessed),
+            max_bytes=self.options.max_bytes(),
         )
 
     # ------------------------------------------------------------ before the step

@@ -82,7 +82,7 @@ class InventoryReport(Report[Inventory]):
 class PlanReport(Report[Plan]):
     def sheet(self) -> Sheet:
         verb = "cannot move" if self.result.refusals else "would move"
-        title = f"{listed(self.result.inventory.roots)}: {verb} to {self.result.target}: {describe_moves(self.result)}"
+        title = f"{listed(self.result.inventory.roots)}: {verb} to {self._target()}: {describe_moves(self.result)}"
         lines = (
             *first_of(self.result.rooms),
             *first_of(lines_by_reason(self.result.refusals)),
@@ -99,6 +99,11 @@ class PlanReport(Report[Plan]):
             ),
         )
 
+    def _target(self) -> str:
+        assumed = self.result.assumed_bytes
+        free = "" if assumed is None else f" (assumed, with {readable_bytes(assumed)} free)"
+        return f"{self.result.target}{free}"
+
     def repointed(self) -> tuple[str, ...]:
         return first_of(
             [f"{point.value.path}: {point.value.value!s} -> {point.new!s}" for point in self.result.repoints]
@@ -113,7 +118,7 @@ class PlanReport(Report[Plan]):
         )
         return Page(
             "Plan",
-            f"{roots}: {'cannot' if count else 'would'} move to {self.result.target}",
+            f"{roots}: {'cannot' if count else 'would'} move to {self._target()}",
             figures=figures,
             points=(
                 Points("Refused", tuple(_refusal_point(each) for each in self.result.refusals), "bad"),
@@ -153,6 +158,7 @@ class PlanReport(Report[Plan]):
         entries = self.result.inventory.tensors
         return {
             "target": str(self.result.target),
+            "assumed_bytes": self.result.assumed_bytes,
             "ok": self.result.ok,
             "bytes": self.result.nbytes,
             "moves": [

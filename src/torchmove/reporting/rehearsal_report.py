@@ -17,7 +17,11 @@ class RehearsalReport(Report[Rehearsal]):
         count = counted(len(on_devices), "place")
         if not self.result.stopped:
             if on_devices:
-                return f"{count} would fail on {self.result.device}"
+                return f"{count} would fail on {self.result.device}{self._too_large()}"
+            if not self.result.fits:
+                return (
+                    f"{self.result.subject} {self.result.extent} on a simulated {self.result.device}{self._too_large()}"
+                )
             return (
                 f"No device error found: {self.result.subject} {self.result.extent} on a simulated {self.result.device}"
             )
@@ -25,7 +29,11 @@ class RehearsalReport(Report[Rehearsal]):
             return f"Incomplete: {self.result.subject} was not run"
         where = f"stopped at {self.result.stopped_at}" if self.result.stopped_at else "not rehearsed to the end"
         before = f"; before that, {count} would fail on {self.result.device}" if on_devices else ""
-        return f"Incomplete: {where} ({self._why_unfinished()}){before}"
+        return f"Incomplete: {where} ({self._why_unfinished()}){before}{self._too_large()}"
+
+    def _too_large(self) -> str:
+        limit = self.result.max_bytes
+        return "" if self.result.fits or limit is None else f"; its peak memory is above {readable_bytes(limit)}"
 
     def _why_unfinished(self) -> str:
         return _UNFINISHED[self.result.ending].replace("the step", self.result.subject)
@@ -48,6 +56,7 @@ class RehearsalReport(Report[Rehearsal]):
         parts = ", ".join(f"{part} {readable_bytes(size)}" for part, size in self.result.peak.items())
         size = f"{readable_bytes(self.result.peak_bytes)}" + (f" ({parts})" if parts else "")
         lines += [f"{self._of_peak()}: {size}"] if self.result.ending != "refused" else []
+        lines += [] if self.result.fits else [_LESS_MEMORY]
         return Sheet(self.headline(), tuple(lines))
 
     def _of_peak(self) -> str:
@@ -64,7 +73,7 @@ class RehearsalReport(Report[Rehearsal]):
             figures=(
                 Figure("would fail", "incomplete", f"{count} so far", "bad")
                 if self.result.stopped
-                else Figure("would fail", count, "", "good" if self.result.ok else "bad"),
+                else Figure("would fail", count, "", "bad" if failing else "good"),
                 Figure(
                     "peak memory", readable_bytes(self.result.peak_bytes), self._of_peak().removeprefix("Peak memory ")
                 ),
@@ -83,6 +92,8 @@ class RehearsalReport(Report[Rehearsal]):
             "findings": [finding._asdict() for finding in self.result.findings],
             "peak_bytes": self.result.peak_bytes,
             "peak": self.result.peak,
+            "max_bytes": self.result.max_bytes,
+            "fits": self.result.fits,
             "stopped": self.result.stopped,
             "stopped_at": self.result.stopped_at,
             "values": self.result.values,
@@ -90,6 +101,7 @@ class RehearsalReport(Report[Rehearsal]):
         }
 
 
+_LESS_MEMORY = "    Fix: a smaller batch, torch.utils.checkpoint, a lower precision, or a device with more memory"
 _ENDINGS = {"error", "dtype"}  # the kinds of what ends a step: `stopped` says the same
 
 
