@@ -37,6 +37,10 @@ REFUSALS = {
         "a `FakeTensorMode` is active: copies made under it have no bytes",
         "move outside of the `with FakeTensorMode():` block",
     ),
+    "R015": Code(
+        "`to=` is a dict of patterns, and none of them matches a tensor",
+        "add a last pattern `'*'` for everything else",
+    ),
     "R020": Code(
         "`DistributedDataParallel` or `DataParallel`: its gradient buckets or replicas would stay on the old device",
         "`model = tm.rewrap(model, optimizer, to=...)`; for `DataParallel`: `model = model.module`, move it and its "
@@ -152,6 +156,11 @@ REFUSALS = {
         "make the mesh on the target, `fully_shard` a new model on it, and load the state into it with "
         "`torch.distributed.checkpoint.state_dict`",
     ),
+    "R049": Code(
+        "a tensor that would get another dtype or memory format shares memory with one that would not, or is inside a "
+        "composite tensor",
+        "`keep=` it, or convert it before the move",
+    ),
     "R050": Code(
         "ranks that hold parts of one state made different calls, or passed different objects",
         "make the same call, with the same objects, on every rank",
@@ -264,6 +273,10 @@ NOTES = {
     "N063": Code(
         "a simulated first step could not show where an optimizer of this class keeps its scalars: `step` goes to the "
         "CPU, all others to the device of their parameters; `tm.register_rule` overrides this",
+    ),
+    "N064": Code(
+        "`dtype=` casts parameters, but not the state that an optimizer keeps for them, which most steps "
+        "refuse; `cast_optimizer=True` casts it too",
     ),
 }
 
