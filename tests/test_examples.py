@@ -15,8 +15,8 @@ SAYS = {
     "nested_model": ["the same values: True;  still tied: True"],
     "mid_training": ["AdamW keeps its step on the CPU", "SGD with momentum, 50 more on the cpu"],
     "rehearsal": [
-        "3 places would fail on cuda:0",
-        "2 places would fail on cuda:0",
+        "3 device errors on cuda:0",
+        "2 device errors on cuda:0",
         'Fix: torch.randn(3, 4, device="cuda")',
     ],
     "parking": ["the second time", "has answered: True", "20 steps more: loss"],

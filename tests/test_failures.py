@@ -907,7 +907,7 @@ def test_a_reason_that_many_paths_share_is_one_line():
         tm.move(model, to="twin:0")
     assert len(error.value.refusals) == 150
     (head, line) = str(error.value).splitlines()
-    assert head == "refused, nothing was changed, for 1 reason:"
+    assert head == "move refused for 1 reason; nothing was changed:"
     assert line.startswith("  R030 at 150 paths (model[0].weight ... and 149 more): a meta tensor has no bytes")
     assert line.count("Fix: ") == 1
 
@@ -918,7 +918,7 @@ def test_different_reasons_are_lines_of_their_own():
     with pytest.raises(tm.MoveRefused) as error:
         tm.move(model, nn.Linear(2, 2, bias=False, device="meta"), to="twin:0")
     head, *lines = str(error.value).splitlines()
-    assert head == "refused, nothing was changed, for 3 reasons:"
+    assert head == "move refused for 3 reasons; nothing was changed:"
     single = [each for each in lines if " paths " not in each]
     assert single == [f"  {each}" for each in error.value.refusals if each.code == "R030"]
     (assigned,) = [each for each in lines if "R032 at 2 paths (model.left ... and 1 more)" in each]

@@ -212,7 +212,7 @@ def move(
         True
         >>> tm.move(model, optimizer, to="nowhere")
         Traceback (most recent call last):
-        torchmove.errors.MoveRefused: refused, nothing was changed, for 1 reason:
+        torchmove.errors.MoveRefused: move refused for 1 reason; nothing was changed:
         ...
     """
     return _applied(_planned(given(objects), to, keep, verify), mover, verify, progress)

@@ -112,7 +112,7 @@ def _parse(to: torch.device | str | int) -> torch.device:
         return torch.device(to)
     except (RuntimeError, TypeError) as error:
         if not isinstance(to, (str, int)):
-            raise NoSuchDevice(f"a {type(to).__name__} is not a device") from error
+            raise NoSuchDevice(f"{type(to).__name__} is not a device") from error
         raise NoSuchDevice(f"{to!r} is not a device: {str(error).splitlines()[0]}") from error
 
 

@@ -291,14 +291,14 @@ def test_without_a_terminal_there_are_no_colours(folder):
         (["--nosuch"], "No such option '--nosuch'"),
         (["survey"], "Missing argument 'TARGET'. Fix: see torchmove survey --help"),
         (["plan", "program.py:pair"], "Missing option '--to'"),
-        (["survey", "program.py"], "'program.py' names no function. Fix: file.py:function"),
+        (["survey", "program.py"], "'program.py' does not name a function. Fix: file.py:function"),
         (["survey", "elsewhere.py:f"], "the file elsewhere.py does not exist"),
         (["survey", "no.such.module:f"], "no module named no.such.module. Fix: for a file, no.such.module.py"),
         (["survey", "program.py:f"], "program.py has no f; it has Scaled, step, pair"),
-        (["survey", "program.py:number"], "is a int. Fix: name a function that returns the objects"),
-        (["survey", "program.py:model"], "is a Scaled. Fix: name a function that returns the objects"),
-        (["survey", "program.py:needs"], "is called without arguments: missing a required argument: 'config'"),
-        (["survey", "..program:pair"], "names no function. Fix: file.py:function"),
+        (["survey", "program.py:number"], "is int, not a function. Fix: name one that returns the objects"),
+        (["survey", "program.py:model"], "is Scaled, not a function. Fix: name one that returns the objects"),
+        (["survey", "program.py:needs"], "has required arguments (missing a required argument: 'config')"),
+        (["survey", "..program:pair"], "does not name a function. Fix: file.py:function"),
         (["survey", "program.py:pair", "--html", ""], "not a file name. Fix: --html report.html"),
         (["completion"], "Missing argument"),
         (["survey", "program:nothing"], "returned None. Fix: return the objects"),
@@ -308,10 +308,16 @@ def test_without_a_terminal_there_are_no_colours(folder):
         (["survey", "program.py:slip"], "returned weights: cannot search generator for tensors"),
         (["survey", "inner/part.py:build"], "part.py belongs to a package. Fix: run the command in "),
         (["survey", "program.py:pair", "--html", "no/such/folder.html"], "the folder no/such does not exist"),
-        (["rehearse", "program.py:pair"], "returned a Scaled first. Fix: return the step"),
+        (["rehearse", "program.py:pair"], "returned Scaled first, not the step. Fix: return the step"),
         (["rehearse", "program.py:few"], "the step step(net, opt, batch) cannot be called with (Scaled): missing"),
-        (["rehearse", "program.py:named", "--to", "cpu"], "to='cpu': nothing to rehearse there"),
-        (["rehearse", "program.py:named", "--to", "nowhere"], "to='nowhere' is no device that torch knows"),
+        (
+            ["rehearse", "program.py:named", "--to", "cpu"],
+            "to='cpu': a rehearsal simulates an accelerator. Fix: to='cuda'",
+        ),
+        (
+            ["rehearse", "program.py:named", "--to", "nowhere"],
+            "to='nowhere' is not a device that torch knows. Fix: to='cuda'",
+        ),
         (["plan", "program.py:pair", "--to", "nowhere"], "R010 to='nowhere'"),
         (["plan", "program.py:pair", "--to", "twin", "--keep", "model.nosuch"], "R011"),
         (["inspect", "elsewhere.pt"], "does not exist"),
@@ -674,10 +680,10 @@ def test_a_step_that_ends_the_program_is_not_fine(folder):
 @pytest.mark.parametrize(
     ("arguments", "code", "first"),
     [
-        ("program.py:with_namespace", output.FINDINGS, "1 place would fail on cuda:0"),
+        ("program.py:with_namespace", output.FINDINGS, "1 device error on cuda:0"),
         ("program.py:with_namespace --state batch", output.FINE, "No device error found"),
         ("program.py:decided", output.FINE, "No device error found"),
-        ("program.py:decided --strict-devices", output.FINDINGS, "1 place would fail on cuda:0"),
+        ("program.py:decided --strict-devices", output.FINDINGS, "1 device error on cuda:0"),
         ("program.py:refused", output.REFUSED, "Incomplete: the step was not run"),
         ("program.py:undecided", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
         ("program.py:erring", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
@@ -688,13 +694,13 @@ def test_a_rehearsal_ends_with_a_code_of_its_own(arguments, code, first, folder)
     ran = run("rehearse", *arguments.split())
     assert ran.exit_code == code
     assert ran.stdout.startswith(first)
-    assert ("it fails as well: ValueError" in ran.stdout) is ("--confirm-errors" in arguments)
+    assert ("the step also raises ValueError" in ran.stdout) is ("--confirm-errors" in arguments)
 
 
 def test_a_state_that_was_not_returned_is_refused(folder):
     ran = run("rehearse", "program.py:named", "--state", "ema")
     assert ran.exit_code == output.REFUSED
-    assert "--state ema: program.py:named returned no such object; it returned net, opt, batch" in ran.stderr
+    assert "--state ema: program.py:named returned no object of this name, but net, opt, batch" in ran.stderr
 
 
 def test_a_step_alone_is_rehearsed(folder):
@@ -705,7 +711,7 @@ def test_a_step_alone_is_rehearsed(folder):
     assert "model.weight is on cpu" in ran.stdout or "model.bias is on cpu" in ran.stdout
     named = run("rehearse", "alone.py:build", "--state", "model")
     assert named.exit_code == output.REFUSED
-    assert "--state model: alone.py:build returned no such object; it returned only the step" in named.stderr
+    assert "--state model: alone.py:build returned no object of this name, but only the step" in named.stderr
 
 
 @pytest.mark.parametrize(
@@ -758,7 +764,7 @@ def test_a_state_that_cannot_move_ends_the_plan_with_two(folder):
 def test_rehearse_ends_with_one_where_a_line_would_fail(target, path, folder):
     ran = run("rehearse", target, "--moved-by", "to")
     assert ran.exit_code == output.FINDINGS
-    assert "1 place would fail on cuda:0" in ran.stdout
+    assert "1 device error on cuda:0" in ran.stdout
     assert path.split(".")[1] in ran.stdout
     assert run("rehearse", target).exit_code == output.FINE
     assert json.loads(run("rehearse", target, "--json").stdout)["ok"]
@@ -808,7 +814,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing(folder):
     before = sorted(folder.iterdir())
     ran = in_a_process("demo")
     assert ran.returncode == output.FINE, ran.stderr
-    assert "2 places would fail on cuda:0" in ran.stdout
+    assert "2 device errors on cuda:0" in ran.stdout
     assert "train.py:20  return (x @ self.weight) * self.table" in ran.stdout
     assert "No device error found" in ran.stdout
     assert ran.stdout.rstrip().endswith("the next training step ran there")

@@ -217,7 +217,7 @@ def test_one_forgotten_tensor_is_one_finding():
     model = net()
     found = tm.rehearse(step, model, torch.optim.AdamW(model.parameters()), X)
     assert [each.kind for each in found.failing] == ["input"]
-    assert str(found).startswith("1 place would fail")
+    assert str(found).startswith("1 device error")
 
 
 def test_a_module_built_in_the_step_and_not_moved_is_one_finding():
@@ -685,7 +685,7 @@ def test_a_step_that_moves_the_model_itself_is_told_what_was_assumed():
 
     net, x = Net(), torch.ones(2, 4)
     (assumed,) = tm.rehearse(step, net, x).assumed
-    assert assumed.startswith("net was moved by tm.move, plain attributes included")
+    assert assumed.startswith("net starts on the device with its plain attributes, as after tm.move")
     assert not tm.rehearse(step, net, x, moved_by="to").ok
     assert tm.rehearse(step, nn.Linear(4, 4), x).assumed == ()
 

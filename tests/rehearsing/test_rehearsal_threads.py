@@ -194,7 +194,7 @@ def test_a_rehearsal_within_a_thread_of_a_rehearsal_is_refused_and_does_not_hang
         tm.rehearse(lambda model: model, model)
 
     rehearsed = tm.rehearse(lambda model: in_a_thread(inner, model), nn.Linear(2, 2))
-    assert "RuntimeError: a rehearsal is under way" in rehearsed.stopped
+    assert "RuntimeError: another rehearsal is running" in rehearsed.stopped
 
 
 def test_threads_of_others_are_left_alone():

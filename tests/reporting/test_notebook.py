@@ -126,7 +126,7 @@ def test_a_cells_result_is_shown_as_a_page_and_as_text(notebook, name):
 def test_an_assertion_has_the_words(notebook):
     (error,) = notebook["assert"]
     assert (error.output_type, error.ename) == ("error", "AssertionError")
-    assert error.evalue.startswith("1 place would fail on cuda:0")
+    assert error.evalue.startswith("1 device error on cuda:0")
     assert "Fix: batch = batch.to" in error.evalue
 
 

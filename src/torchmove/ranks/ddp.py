@@ -41,7 +41,7 @@ def rewrap(model: DistributedDataParallel, *objects: Any, to: Device, progress: 
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
-            f"tm.rewrap takes a DistributedDataParallel, not a {type(model).__name__}. Fix: tm.move(model, to=...)"
+            f"tm.rewrap takes a DistributedDataParallel, not {type(model).__name__}. Fix: tm.move(model, to=...)"
         )
     if not model.require_backward_grad_sync:
         why = "gradients are not synchronized inside no_sync(), and the new wrapper would never synchronize them"

@@ -48,7 +48,9 @@ def by_rank(report: Plan | Receipt | Parked) -> ByRank:
         0
     """
     if not isinstance(report, (Plan, Receipt, Parked)):
-        raise TypeError(f"tm.by_rank takes a Plan, Receipt or Parked, not a {type(report).__name__}")
+        raise TypeError(
+            f"tm.by_rank takes a Plan, Receipt or Parked, not {type(report).__name__}. Fix: tm.by_rank(receipt)"
+        )
     row = _row(report)
     agreement = _agreement(report)
     rows = [row] if agreement is None else agreement.gather(row, "gathering reports")

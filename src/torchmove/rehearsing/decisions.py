@@ -795,7 +795,7 @@ class Decided:
         elif value is not None:
             kind = getattr(value, "__name__", type(value).__name__)
             self.assumed.append(
-                f"{name} stays a {kind}, as {line} decided where there is no {self.home.type}; make it in the step"
+                f"{name} stays a {kind}: {line} created it on a machine without {self.home.type}; create it in the step"
             )
         return made
 

@@ -71,7 +71,7 @@ def take_chosen(objects: Iterable[Any], home: torch.device, undo: Undo) -> list[
             undo.append(partial(holder.__setitem__, "device", holder["device"]))
             holder["device"] = home
             taken = True
-    said = f"the device that accelerate chose, cpu, is taken to be {home}; Accelerator(cpu=True) keeps it"
+    said = f"accelerate chose cpu on this machine; the rehearsal uses {home}. Accelerator(cpu=True) keeps the CPU"
     return [said] if taken else []
 
 
