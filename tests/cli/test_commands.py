@@ -499,7 +499,7 @@ def test_a_page_never_replaces_what_the_command_reads(folder, saved, command, ov
     for place in (read.name, str(read), f"below/../{read.name}", f"link/{read.name}", "link.html", "twin.html"):
         ran = run(*command.split(), "--html", place, *overwrite)
         assert ran.exit_code == output.REFUSED
-        assert f"R069 {place}: is what this command reads" in ran.stderr
+        assert f"R069 {place}: is a file that this command reads" in ran.stderr
         assert "choose another path" in ran.stderr
         assert ran.stdout == ""
     assert (read.read_bytes(), names(folder)) == (before, there)
@@ -514,7 +514,7 @@ def test_nor_a_module_that_it_reads(folder, target):
     place = {"program:pair": "program.py", "package:pair": "package/__init__.py"}.get(target, "package/module.py")
     before = (folder / place).read_text()
     ran = in_a_process("survey", target, "--html", place, "--overwrite")
-    assert "is what this command reads" in ran.stderr
+    assert "is a file that this command reads" in ran.stderr
     assert "it talks while it is loaded" not in ran.stderr  # it has not been loaded for nothing
     assert (folder / place).read_text() == before
 
@@ -530,7 +530,7 @@ def test_nor_a_file_of_a_sharded_checkpoint(folder):
         for place in (f"model/{index}", "model/a.bin", "model/b.bin", "twin.html"):
             ran = run("inspect", given, "--html", place, "--overwrite")
             assert "R069" in ran.stderr
-            assert "is what this command reads" in ran.stderr
+            assert "is a file that this command reads" in ran.stderr
     assert sorted(each.name for each in model.iterdir()) == ["a.bin", "b.bin", index]
     assert run("inspect", "model").exit_code == output.FINE
 

@@ -49,9 +49,9 @@ def devices(as_json: bool) -> None:
 def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
     """Measure how fast a training state moves on this machine.
 
-    Moves a transformer and its AdamW optimizer to the device and back: by Module.to and a loop over the optimizer's
-    state, by tm.move, and by tm.move(verify="bytes"). On CUDA also copies pinned memory, the most that the link can do.
-    The ways are measured in turns. The state takes at most a quarter of the free memory.
+    Moves a transformer and its AdamW optimizer to the device and back, in turns: with Module.to and a loop over
+    optimizer.state, with tm.move, and with tm.move(verify="bytes"). On CUDA it also copies pinned memory, which shows
+    the limit of the link. The state takes at most a quarter of the free memory.
     """
     from torchmove import bench as measuring
 

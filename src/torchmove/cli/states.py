@@ -46,7 +46,12 @@ def survey(target: Target, answer: Answer) -> None:
 @click.command(epilog="Example: torchmove plan train.py:build --to cuda --keep 'model.*.table'")
 @_TARGET
 @_to(required=True, help="The device to move to; auto: the machine's accelerator.")
-@click.option("--keep", multiple=True, metavar="PATTERN", help="Path pattern of what stays, with *. Repeatable.")
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="PATTERN",
+    help="Path pattern of tensors that stay where they are; * matches anything. Repeatable.",
+)
 @reporting
 @click.pass_context
 def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], answer: Answer) -> None:
@@ -81,7 +86,9 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
     help="Compute with shapes only or with real values; auto: real values for a small state.",
 )
 @click.option("--state", multiple=True, metavar="NAME", help="Treat this argument of the step as state. Repeatable.")
-@click.option("--strict-devices", is_flag=True, help="Report devices chosen at import, on a machine without a GPU.")
+@click.option(
+    "--strict-devices", is_flag=True, help="Report devices that were chosen at import because there is no GPU here."
+)
 @click.option("--confirm-errors", is_flag=True, help="If the step raises an error, run it again without simulation.")
 @reporting
 @click.pass_context

@@ -6,7 +6,7 @@ movers         the movers between a device and the arena
 host_copies    where each storage's host copy is in the arena, and whether it is current
 fingerprints   computed on the device, to check whether a host copy is current
 lanes          copies between the arena and a device, by contiguous runs of memory
-arena          page-locked host memory, of the exact size and kept for reuse
+arena          pinned host memory, of the exact size and kept for reuse
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Parked", "Swap", "park", "parked", "release", "swap"]
 
 
 def release() -> None:
-    """Free what torchmove keeps for reuse: threads, and page-locked memory that holds no parked state.
+    """Free what torchmove keeps for reuse: threads, and pinned memory that holds no parked state.
 
     Examples:
         >>> import torchmove as tm

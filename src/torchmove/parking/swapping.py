@@ -71,7 +71,7 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     coming = into if isinstance(into, Parked) else given(_as_tuple(into))
     arriving = coming.objects if isinstance(coming, Parked) else coming
     if {id(each) for each in leaving.values()} & {id(each) for each in arriving.values()}:
-        raise ValueError("out and into have an object in common. Fix: pass each object in one of them")
+        raise ValueError("out= and into= have an object in common. Fix: pass each object to only one of them")
     leaving_job, into_arena = parking_job(leaving, (), host_bytes)
     agreement = agree_on("swap out", leaving_job.plan)
     original, before = original_placement_of(leaving_job.plan), free_now(leaving_job.plan)
@@ -79,7 +79,7 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     both = [tensor for tensor in plan.inventory.number if tensor in leaving_job.plan.inventory.number]
     if both:
         path = plan.inventory.tensors[plan.inventory.number[both[0]]].path
-        raise ValueError(f"out and into both hold {path}. Fix: pass objects that share no tensors")
+        raise ValueError(f"out= and into= both hold {path}. Fix: pass objects that share no tensors")
     at_once = not plan.refusals
     if not at_once and not _is_refused_anyway(plan, leaving_job.plan):
         plan = replace(plan, refusals=())  # there will be enough memory when the other has left

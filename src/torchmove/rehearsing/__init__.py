@@ -1,23 +1,23 @@
-"""Rehearse a training step on a device that need not be there: every line that would fail, in one run.
+"""Rehearse a training step on a simulated device: report every line that would fail on the real one, in one run.
 
 run                 a rehearsal from beginning to end
 result              the Rehearsal and its findings
 given               which objects are state, and which are data
-decisions           devices that were decided before, on a machine without the device
-setup               stand-ins in the place of tensors, and the tensors again afterwards
-restore             everything else that the step may have changed, as it was
+decisions           devices that were chosen earlier, on a machine without the device
+setup               replaces tensors by stand-ins, and restores the tensors afterwards
+restore             restores everything else that the step may have changed
 tensors             the stand-in: a tensor with a shape and a device
 device              the dispatch mode: every operation, checked and computed
 shapes              what a stand-in holds: values, or a shape alone
 device_rules        which operations take tensors of more than one device
-function_overrides  what torch's Python functions do with "cuda"
+function_overrides  torch's Python functions on the simulated device
 runtime             torch.cuda and torch.accelerator
 precision           autocast and gradient scalers
-memory              what the step takes on the device
-provenance          where a tensor came from, and where in the user's code we are
-origins             what to say of a tensor on the wrong device
-sources             what the user's statements assign; evaluation and placements read them
-captured            what the step reaches by the names in its code
-threads             threads and pools that the step uses
+memory              the device memory that the step uses
+provenance          the origin of a tensor, and the current line of the user's code
+origins             describes a tensor on the wrong device, and the fix
+sources             the assignments in the user's files, which evaluation and placements read
+captured            the objects that the step reaches by names in its code
+threads             threads and pools that the step starts
 plain               the step without the simulation
 """

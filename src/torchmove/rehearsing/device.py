@@ -98,7 +98,7 @@ def outside_simulation() -> Iterator[None]:
 
 
 class Over(BaseException):
-    """Ends a thread that outlives its step: the tensors are real again."""
+    """Ends a thread that still runs after its step, when the tensors are real again."""
 
 
 class Task:

@@ -60,7 +60,7 @@ class NeverCalled(CannotTell):
 
 
 def is_candidate(value: Any, home: torch.device) -> bool:
-    """May it depend on the device: another device or its name, a tensor type, or a switch that is off?"""
+    """Whether a value may depend on the device: another device or its name, a tensor type, or a switch that is off."""
     if isinstance(value, torch.device):
         return value.type != home.type
     if isinstance(value, type):
@@ -81,7 +81,7 @@ def on_device(value: Any, home: torch.device) -> Any:
 
 
 def is_for_the_cpu(value: Any, home: torch.device) -> bool:
-    """Does it replace mixed precision on a machine without the device: None, nullcontext, a CPU region or scaler?"""
+    """Whether it replaces mixed precision on a CPU machine: None, nullcontext, a CPU region or scaler."""
     if isinstance(value, torch.autocast):
         return bool(value.device != home.type)
     if isinstance(value, functools.partial):
@@ -133,7 +133,7 @@ class Again:
         return any(self.truth(each.value, source, each.scope, space) for each in runs) or None
 
     def _runs(self, assigned: Assigned, source: Source, space: Mapping[str, Any]) -> bool | None:
-        """Would the statement run, given the conditions around it? None if unknown."""
+        """Whether the statement would run, given the conditions around it; None if unknown."""
         answers = {self.truth(test, source, assigned.scope, space) for test in assigned.tests}
         return False if False in answers else None if None in answers else True
 
@@ -144,28 +144,28 @@ class Again:
             return None
 
     def stays(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> bool:
-        """Is a chosen device the CPU on every machine, because of a switch that is off or a later statement?"""
+        """Whether a chosen device is the CPU on every machine, because of a switch that is off or a later statement."""
         with suppress(Exception):  # its names may have been rebound
             return _is_of_cpu(self._by_statements(reversed(assigned), source, space), self.home)
         return False
 
     def is_cpu(self, device: ast.expr, source: Source, scope: str) -> bool:
-        """Is a chosen device the CPU on every machine, or a chosen switch off?"""
+        """Whether a chosen device is the CPU, or a chosen switch off, on every machine."""
         with suppress(Exception):  # its names may have been rebound
             return _is_of_cpu(self.value(device, source, scope, self.space_of(source)), self.home)
         return False
 
     def never_runs(self, assigned: Assigned, source: Source) -> bool:
-        """Is a statement skipped on every machine, because of a switch that nothing changes?"""
+        """Whether every machine skips a statement, because of a switch that nothing changes."""
         tests = (each for each in assigned.tests if not isinstance(each, ast.Constant))  # a constant marks a handler
         return any(self.is_off(each, source, assigned.scope) for each in tests)
 
     def is_off(self, test: ast.expr, source: Source, scope: str) -> bool:
-        """Is a test false on every machine, given only values that nothing changes?"""
+        """Whether a test is false on every machine, given only values that nothing changes."""
         return self._is_settled(test, source, scope) and self.truth(test, source, scope, self.space_of(source)) is False
 
     def _is_settled(self, test: ast.expr, source: Source, scope: str) -> bool:
-        """Does the test read only variables that are bound once, and not to a number or container?"""
+        """Whether the test reads only variables that are bound once, and not to a number or container."""
         space = self.space_of(source)
         for name in {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}:
             found_in, assigned = assigned_to(name, source, scope)

@@ -335,7 +335,7 @@ class Placements:
         return [device for device in asked if not isinstance(device, ast.Constant)]
 
     def _stays(self, device: ast.expr, where: _Where) -> bool:
-        """Does a device expression or condition give the CPU on every machine, because a switch is off?"""
+        """Whether a device expression or condition gives the CPU on every machine, because a switch is off."""
         if device in where.tests:
             return self.again.is_off(device, where.source, where.scope)
         if isinstance(device, ast.Name):
@@ -362,7 +362,7 @@ class Placements:
         return self.placed(device, where, deep)
 
     def _makes(self, node: ast.Call, name: str, source: Source) -> bool:
-        """Does the call create tensors on the default device?"""
+        """Whether the call creates tensors on the default device."""
         return name in _FACTORIES or name in source.classes or (name[:1].isupper() and _is_torchs(source, node.func))
 
     def _followed(self, node: ast.Call, name: str, where: _Where) -> list[ast.expr]:
@@ -395,7 +395,7 @@ class Placements:
         return self._returned_by(self.reasons.source(file), original, deep, is_tensor=where.is_tensor)
 
     def _is_alias(self, source: Source, name: str, scope: str) -> bool:
-        """Is it an alias of a tensor type or of a lambda: `Tensor = torch.cuda.FloatTensor if cuda else ...`?"""
+        """Whether it is an alias of a tensor type or a lambda: `Tensor = torch.cuda.FloatTensor if cuda else ...`."""
         assigned = source.names.get((scope, name)) or source.names.get(("", name), [])
         return any(
             isinstance(inner, ast.Lambda) or (isinstance(inner, ast.Attribute) and inner.attr.endswith("Tensor"))
@@ -405,7 +405,7 @@ class Placements:
 
 
 def is_made_on_cpu(value: ast.expr) -> bool:
-    """Is it a factory call without a device: `torch.rand(4)`, `torch.rand(4).float()`?"""
+    """Whether it is a factory call without a device: `torch.rand(4)`, `torch.rand(4).float()`."""
     if not isinstance(value, ast.Call) or any(each.arg in ("device", None) for each in value.keywords):
         return False
     inner = value.func.value if isinstance(value.func, ast.Attribute) else None
@@ -415,7 +415,7 @@ def is_made_on_cpu(value: ast.expr) -> bool:
 
 
 def _brings_back(each: Assigned) -> bool:
-    """Does the statement move to the CPU, as in `model.cpu()`?"""
+    """Whether the statement moves to the CPU, as in `model.cpu()`."""
     calls = [node for node in ast.walk(each.value) if isinstance(node, ast.Call)] if each.is_sent else []
     return any(called(call) == "cpu" or (called(call) == "to" and _names_the_cpu(call)) for call in calls)
 
@@ -439,7 +439,7 @@ def sent_itself(source: Source, owners: Iterable[str]) -> list[Assigned]:
 
 
 def _is_of_a_module(source: Source, func: ast.Attribute) -> bool:
-    """Is it a function of a module or class, such as `torch.cat`, rather than a method of an imported value?"""
+    """Whether it is a function of a module or class, such as `torch.cat`, rather than a method of an imported value."""
     root: ast.expr = func
     while isinstance(root, ast.Attribute):
         root = root.value
