@@ -30,7 +30,7 @@ def test_every_example_is_run():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", SAYS)
-def test_the_example_tells_its_story(example):
+def test_the_example_prints_its_steps(example):
     ran = subprocess.run([sys.executable, EXAMPLES / f"{example}.py"], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert all(words in ran.stdout for words in SAYS[example]), ran.stdout

@@ -121,7 +121,7 @@ def test_a_child_with_a_to_of_its_own_is_moved_by_its_parent(route):
     assert parent[0]._transform.device == route.away
 
 
-def test_attributes_hung_on_a_parameter_move_and_stay_on_it(route):
+def test_attributes_of_a_parameter_move_and_stay_on_it(route):
     model = nn.Linear(2, 2)
     model.weight.quant_state = {"absmax": numbers(2), "code": [numbers(3)]}
     route.start(model)
@@ -383,7 +383,7 @@ def test_an_optimizer_made_before_the_move_trains_the_model(route):
     assert bits(model[0].weight) != before
 
 
-def test_plain_to_loses_what_hangs_on_a_parameter_that_it_replaces(twin):
+def test_plain_to_loses_what_is_attached_to_a_parameter_that_it_replaces(twin):
     def hung() -> tuple[nn.Linear, list[int], weakref.ref[nn.Parameter]]:
         model, calls = nn.Linear(1, 1), []
         model.weight.note = "decays"
@@ -403,7 +403,7 @@ def test_plain_to_loses_what_hangs_on_a_parameter_that_it_replaces(twin):
     assert (kept.weight.note, calls, watched()) == ("decays", [1], kept.weight)
 
 
-def test_plain_to_orphans_the_optimizer_and_verify_says_so(twin):
+def test_plain_to_orphans_the_optimizer_and_verify_reports_it(twin):
     model, optimizer = trained(torch.optim.SGD)
     model.to("twin:0")
     verdict = tm.verify(model, optimizer, on="twin:0")
@@ -617,7 +617,7 @@ def test_an_expanded_buffer_stays_small(twin):
     assert model.ones.shape == (512, 512)
 
 
-def test_only_the_reachable_part_of_a_storage_travels(twin):
+def test_only_the_reachable_part_of_a_storage_is_copied(twin):
     model = nn.Module()
     model.register_buffer("row", torch.arange(1_000_000.0)[500_000:500_010])
     used = twin.bytes_in_use()
@@ -835,7 +835,7 @@ def test_the_values_of_a_csr_parameter_move(route):
     assert model.weight.device == model.weight.values().device == model.weight.crow_indices().device == route.away
 
 
-def test_lazy_modules_move_and_initialise_there(route):
+def test_lazy_modules_move_and_initialize_there(route):
     model = nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d())
     route.start(model)
     route.there(model)

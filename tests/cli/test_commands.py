@@ -212,7 +212,7 @@ def test_help_has_an_example_for_every_command():
         assert f"Example: torchmove {name}" in shown.output
 
 
-def test_it_is_a_module_too():
+def test_python_dash_m_runs_the_same_command():
     ran = subprocess.run([sys.executable, "-m", "torchmove", "--version"], capture_output=True, text=True, check=False)
     assert ran.stdout == run("--version").output
 
@@ -269,7 +269,7 @@ def test_the_shell_completes_commands_and_devices(monkeypatch):
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-def test_colours_respect_no_color(monkeypatch, no_color, coloured, folder):
+def test_no_color_turns_colors_off(monkeypatch, no_color, coloured, folder):
     monkeypatch.setenv("NO_COLOR", no_color)
     ran = run("bench", "--device", "cpu", color=True)
     assert ("\x1b[" in ran.stderr) is coloured
@@ -507,7 +507,7 @@ def test_a_page_never_replaces_what_the_command_reads(folder, saved, command, ov
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["program:pair", "package.module:pair", "package:pair"])
-def test_nor_a_module_that_it_reads(folder, target):
+def test_a_page_never_replaces_a_module_that_the_command_imports(folder, target):
     (folder / "package").mkdir()
     (folder / "package" / "__init__.py").write_text("from package.module import pair")
     (folder / "package" / "module.py").write_text((folder / "program.py").read_text())
@@ -519,7 +519,7 @@ def test_nor_a_module_that_it_reads(folder, target):
     assert (folder / place).read_text() == before
 
 
-def test_nor_a_file_of_a_sharded_checkpoint(folder):
+def test_a_page_never_replaces_a_file_of_a_sharded_checkpoint(folder):
     model = forged.index(folder / "model", {"a": "a.bin", "b": "b.bin"})
     for name in "ab":
         torch.save({name: torch.ones(2)}, model / f"{name}.bin")
@@ -631,7 +631,7 @@ def test_the_help_says_what_a_page_replaces(command):
 
 
 @pytest.mark.slow
-def test_nobody_listens_any_more(folder):
+def test_a_closed_pipe_ends_the_command_quietly(folder):
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-c", MAIN, "survey", "program.py:pair"]
@@ -739,7 +739,7 @@ def test_a_syntax_error_names_its_own_line(folder):
     assert "importlib" not in ran.stderr
 
 
-def test_an_error_at_import_is_none_of_the_function(folder):
+def test_an_error_at_import_is_not_reported_as_an_error_of_the_function(folder):
     (folder / "failing.py").write_text("import json\n\n\ndef build():\n    pass\n\n\njson.loads('{')\n")
     ran = run("rehearse", "failing.py:build")
     assert ran.exit_code == output.ERROR
@@ -810,7 +810,7 @@ def test_ctrl_c_ends_the_demo(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_demo_tells_its_story_and_leaves_nothing(folder):
+def test_the_demo_prints_its_steps_and_leaves_no_files(folder):
     before = sorted(folder.iterdir())
     ran = in_a_process("demo")
     assert ran.returncode == output.FINE, ran.stderr

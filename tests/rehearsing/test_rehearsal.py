@@ -392,7 +392,7 @@ def in_a_notebook(x):
     LOSSES.append(loss.detach())
 
 
-def test_globals_are_as_before_too():
+def test_globals_are_restored_too():
     before, version = MODEL.weight.tolist(), MODEL.weight._version
     found = tm.rehearse(in_a_notebook, torch.ones(3, 4))
     assert {finding.kind for finding in found.findings} == {"loss"}
@@ -529,7 +529,7 @@ def test_one_rehearsal_at_a_time():
     assert tm.rehearse(looks, nn.Linear(4, 2), torch.ones(3, 4), data="real").ok
 
 
-def test_a_step_that_touches_nothing_there_is_no_success():
+def test_a_step_that_uses_nothing_on_the_device_does_not_pass():
     found = tm.rehearse(lambda x: x + 1, torch.ones(3))
     assert not found.ok
     assert "no tensor was on cuda:0" in str(found)

@@ -143,7 +143,7 @@ def with_a_table():
         (lambda: nn.Sequential(with_a_table(), nn.Linear(1, 1)), "R022"),
     ],
 )
-def test_a_state_that_tm_move_refuses_is_none_on_which_the_step_runs(made, code):
+def test_the_step_does_not_run_on_a_state_that_tm_move_refuses(made, code):
     found = tm.rehearse(forward, made(), X)
     assert not found.ok
     assert found.findings == ()
@@ -169,7 +169,7 @@ def test_a_state_that_tm_move_refuses_can_be_rehearsed_as_module_to_moves_it(wra
     assert weight.grad is None
 
 
-def test_what_is_inside_a_traced_program_nobody_sees():
+def test_a_traced_program_cannot_be_rehearsed():
     for moved_by in ("to", "torchmove"):
         found = tm.rehearse(forward, nn.Sequential(traced()), X, moved_by=moved_by)
         assert found.stopped.startswith("a rehearsal cannot run this state:\n      R022 model[0]: ")
@@ -421,14 +421,14 @@ def test_an_object_without_parameters_is_data(name):
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_unless_it_is_said_to_be_state(name):
+def test_an_object_without_parameters_is_state_if_it_is_passed_as_state(name):
     batch = BATCHES[name]()
     found = tm.rehearse(uses, nn.Linear(4, 1), batch, state=[batch])
     assert found.ok
     assert found.assumed == ()
 
 
-def test_a_batch_that_moves_itself_is_told_to():
+def test_the_fix_for_a_batch_with_a_to_method_calls_it():
     (finding,) = tm.rehearse(uses, nn.Linear(4, 1), Batch(X)).failing
     assert finding.remedy == 'batch = batch.to("cuda")'
     assert tm.rehearse(lambda model, batch: model(batch.to("cuda").x), nn.Linear(4, 1), Batch(X)).ok

@@ -383,7 +383,7 @@ def mine(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_no_stand_in_stays_in_what_the_user_has_elsewhere(mine):
+def test_no_stand_in_stays_in_objects_outside_of_the_step(mine):
     found = tm.rehearse(mine.step, mine.Net(), torch.ones(2, 4))
     assert (found.stopped, found.findings) == ("", ())
     meters, state = mine.meters_of_mine, mine.package_of_mine.state

@@ -127,7 +127,7 @@ STAYS = {
 
 @pytest.mark.parametrize("data", ["shapes", "real"])
 @pytest.mark.parametrize("name", MOVES)
-def test_it_is_a_move(name, data):
+def test_a_call_that_moves_the_batch_has_no_finding(name, data):
     assert kinds_in(lambda model, x: model(MOVES[name](x)), net(), X, data=data) == []
 
 
@@ -139,7 +139,7 @@ def test_a_module_made_in_the_step_is_sent(name, data):
 
 @pytest.mark.parametrize("data", ["shapes", "real"])
 @pytest.mark.parametrize("name", STAYS)
-def test_it_is_none(name, data):
+def test_a_call_that_moves_nothing_leaves_the_batch_on_the_cpu(name, data):
     (kind,) = kinds_in(lambda model, x: model(STAYS[name](x)), net(), X, data=data)
     assert kind == ("factory" if "numpy" in name else "input")
 

@@ -2,8 +2,8 @@
 
 Ordinary files need work in proportion to their length. A malicious file is short and causes endless work: it refers to
 one dict from everywhere, calls a function on it again and again, or has keys with equal hashes. So the readers and the
-walk spend units of one Budget; when it is used up, the file is refused (R067). A unit is a third of a microsecond, or
-eight bytes of memory:
+walk spend units of one Budget; when it is used up, the file is refused (R067). A unit is about
+a third of a microsecond, or eight bytes of memory:
 
 - a step of a pickle: 1, and more for what it makes (`reading.py`): a list 16, a call 40, a copied text its length;
 - a call: what its arguments hold, since it may go through all of that (`makers.weight`);
