@@ -234,7 +234,7 @@ def move(
         True
         >>> tm.move(model, optimizer, to="nowhere")
         Traceback (most recent call last):
-        torchmove.errors.MoveRefused: refused, nothing was changed, for 1 reason:
+        torchmove.errors.MoveRefused: move refused for 1 reason; nothing was changed:
         ...
     """
     request = request_of(dtype, memory_format, cast_optimizer)
