@@ -25,7 +25,7 @@ def assert_movable(
     confirm_errors: bool = False,
     max_memory: str | int | None = None,
 ) -> None:
-    """Assert that a step would run on a device, which need not be present.
+    """Assert that a step would run on a device, which this machine need not have.
 
     Args:
         step: as for `tm.rehearse`.

@@ -57,13 +57,13 @@ def test_a_plan_for_an_assumed_device_cannot_be_applied():
     with pytest.raises(tm.MoveRefused) as raised:
         tm.apply(plan)
     (refusal,) = raised.value.refusals
-    assert refusal.code == "R015"
+    assert refusal.code == "R016"
     assert f'tm.apply(tm.plan(..., to="{ABSENT}"))' in refusal.remedy
     assert model.weight.data_ptr() == before
 
 
 def test_also_one_for_the_cpu_cannot():
-    with pytest.raises(tm.MoveRefused, match="R015"):
+    with pytest.raises(tm.MoveRefused, match="R016"):
         tm.apply(tm.plan(*state(), to="cpu", assume="8GB"))
 
 

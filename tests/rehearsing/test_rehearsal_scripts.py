@@ -141,7 +141,7 @@ def test_an_error_of_the_script_is_its_own(ending):
     found = rehearsed(f"train()\n{ending}")
     assert (found.ending, found.stopped_at) == ("error", "train.py:13")
     assert str(found).startswith(
-        "Incomplete: stopped at train.py:13 (train.py raised an error, which is not about devices)"
+        "Incomplete: stopped at train.py:13 (train.py raised an error that is not a device error)"
     )
 
 
@@ -196,7 +196,8 @@ def test_a_script_in_another_thread_has_no_time_limit():
 def test_a_script_that_never_uses_the_device_is_incomplete():
     found = rehearsed("torch.ones(2) + 1", start="import torch\n")
     assert (found.ok, found.ending) == (False, "limit")
-    assert 'Fix: send the model and each batch to the device in the script: model.to("cuda")' in str(found)
+    assert 'Fix: move the model and each batch in the script: model.to("cuda")' in str(found)
+    assert "real values" not in str(found)
 
 
 # ---------------------------------------------------------------- loaders, values, memory
@@ -241,14 +242,14 @@ def test_a_large_model_has_shapes_and_a_branch_on_its_loss_runs_again_with_value
     assert (sizes["parameters"], sizes["gradients"], sizes["optimizer"]) == (16, 16, 33)
     again = rehearsed(text.format(more="assert loss == loss"))
     assert again.ok
-    assert again.values.startswith("real: with shapes alone it stopped at train.py:")
+    assert again.values.startswith("real: with shapes only it stopped at train.py:")
     assert found.peak_bytes == again.peak_bytes
 
 
 def test_an_error_is_confirmed_without_the_simulation_and_writes_nothing():
     text = "open('made', 'w').close()\nimport os\nassert os.path.exists('made')\ntrain()\nraise ValueError('its own')"
     found = rehearsed(text, options=Options(confirm_errors=True))
-    assert "without the simulation, on the CPU, it fails as well: ValueError" in found.stopped
+    assert "confirmed: without the simulation, on the CPU, the step also raises ValueError" in found.stopped
     assert os.listdir() == ["train.py"]
 
 
@@ -278,7 +279,7 @@ def test_exit_codes_of_a_script():
         (["train.py:build", "--", "x"], "arguments after the TARGET: only for a script as TARGET"),
         (["train.py", "--steps", "0"], "at least one optimizer step. Fix: steps=2"),
         (["train.py", "--seconds", "0"], "the time limit must be positive"),
-        (["train.py", "--to", "cpu"], "nothing to rehearse there"),
+        (["train.py", "--to", "cpu"], "a rehearsal simulates an accelerator"),
     ],
 )
 def test_a_wrong_command_is_refused_with_a_fix(given, said):

@@ -14,21 +14,17 @@ from torchmove.reporting.page import Figure, Page, Point, Points, Sheet, SizeBar
 class RehearsalReport(Report[Rehearsal]):
     def headline(self) -> str:
         on_devices = self._listed(self.result.failing)
-        count = counted(len(on_devices), "place")
+        count = counted(len(on_devices), "device error")
         if not self.result.stopped:
             if on_devices:
-                return f"{count} would fail on {self.result.device}{self._too_large()}"
-            if not self.result.fits:
-                return (
-                    f"{self.result.subject} {self.result.extent} on a simulated {self.result.device}{self._too_large()}"
-                )
-            return (
-                f"No device error found: {self.result.subject} {self.result.extent} on a simulated {self.result.device}"
-            )
+                return f"{count} on {self.result.device}{self._too_large()}"
+            ran = f"{self.result.subject} {self.result.extent} on a simulated {self.result.device}"
+            return f"No device error found: {ran}" if self.result.fits else f"{ran}{self._too_large()}"
         if self.result.ending == "refused":
             return f"Incomplete: {self.result.subject} was not run"
-        where = f"stopped at {self.result.stopped_at}" if self.result.stopped_at else "not rehearsed to the end"
-        before = f"; before that, {count} would fail on {self.result.device}" if on_devices else ""
+        nowhere = f"{self.result.subject} did not run to its end"
+        where = f"stopped at {self.result.stopped_at}" if self.result.stopped_at else nowhere
+        before = f"; before that, {count} on {self.result.device}" if on_devices else ""
         return f"Incomplete: {where} ({self._why_unfinished()}){before}{self._too_large()}"
 
     def _too_large(self) -> str:
@@ -65,20 +61,20 @@ class RehearsalReport(Report[Rehearsal]):
     def page(self) -> Page:
         failing = tuple(map(_point, self._listed(self.result.failing)))
         notes = tuple(_point(each) for each in self.result.findings if each.is_note)
-        count = counted(len(failing), "place")
+        count = str(len(failing))
         return Page(
             "Rehearsal",
             self.headline(),
             lines=self._said(),
             figures=(
-                Figure("would fail", "incomplete", f"{count} so far", "bad")
+                Figure("device errors", "incomplete", f"{count} so far", "bad")
                 if self.result.stopped
-                else Figure("would fail", count, "", "bad" if failing else "good"),
+                else Figure("device errors", count, "", "bad" if failing else "good"),
                 Figure(
                     "peak memory", readable_bytes(self.result.peak_bytes), self._of_peak().removeprefix("Peak memory ")
                 ),
             ),
-            points=(Points("Would fail", failing, "bad"), Points("Notes", notes)),
+            points=(Points("Device errors", failing, "bad"), Points("Notes", notes)),
             bars=(SizeBar(self._of_peak(), tuple(self.result.peak.items())),),
         )
 
@@ -87,7 +83,7 @@ class RehearsalReport(Report[Rehearsal]):
             "device": str(self.result.device),
             "subject": self.result.subject,
             "ok": self.result.ok,
-            "extent": self.result.extent,
+            "extent": "" if self.result.stopped else self.result.extent,
             "ending": self.result.ending,
             "findings": [finding._asdict() for finding in self.result.findings],
             "peak_bytes": self.result.peak_bytes,
@@ -106,8 +102,8 @@ _ENDINGS = {"error", "dtype"}  # the kinds of what ends a step: `stopped` says t
 
 
 _UNFINISHED = {
-    "error": "the step raised an error, which is not about devices",
-    "device": "an error about devices",
+    "error": "the step raised an error that is not a device error",
+    "device": "a device error",
     "limit": "a limit of the rehearsal, not an error of the step",
 }
 
