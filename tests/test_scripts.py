@@ -63,9 +63,7 @@ def test_the_planted_bugs_of_a_script_are_found_and_nothing_is_written(script, t
     before = copied(tmp_path, right=False)
     code, found = rehearsed(script)
     failing = {
-        (Path(each["file"]).name, each["line"], each["kind"])
-        for each in found["findings"]
-        if each["kind"] not in NOTES
+        (Path(each["file"]).name, each["line"], each["kind"]) for each in found["findings"] if each["kind"] not in NOTES
     }
     assert (code, found["ending"], failing) == (1, "finished", marks_of(script)), found["stopped"]
     assert contents(tmp_path) == before

@@ -22,6 +22,7 @@ from torchmove.cli.output import (
     INCOMPLETE,
     REFUSED,
     Answer,
+    as_format,
     as_json,
     devices_like,
     reporting,
@@ -154,6 +155,7 @@ Example: torchmove rehearse train.py:build --to cuda --moved-by to
 )
 @click.option("--max-memory", type=_size, metavar="SIZE", help="Exit with 1 if the peak memory is above, as in 80GB.")
 @click.option("--confirm-errors", is_flag=True, help="If the step raises an error, run it again without simulation.")
+@as_format
 @reporting
 @click.pass_context
 def rehearse(
@@ -170,6 +172,7 @@ def rehearse(
     strict_devices: bool,
     max_memory: int | None,
     confirm_errors: bool,
+    format_: str,
     answer: Answer,
 ) -> None:
     """Run a training step or script on a simulated device. Exits with 1 if a line would fail, with 4 if incomplete.
@@ -186,7 +189,7 @@ def rehearse(
     else:
         options |= {"moved_by": moved_by, "strict_devices": strict_devices}
         rehearsed = _rehearsed_step(target, state, options)
-    answer.tell(rehearsed, target.files())
+    answer.tell(rehearsed, target.files(), format_)
     endings = {"finished": FINE if rehearsed.ok else FINDINGS, "refused": REFUSED}
     ctx.exit(endings.get(rehearsed.ending, INCOMPLETE))
 

@@ -260,6 +260,27 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_answer
 
 
+def _format(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    del param
+    if value == "json":
+        ctx.meta[_JSON] = True
+    elif value != "text" and _JSON in ctx.meta:
+        raise click.BadParameter(f"{value} and --json both write to stdout. Fix: leave one of them out")
+    return value
+
+
+# For results with lines of code. --json is short for --format json.
+as_format = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "json", "github", "sarif"]),
+    default="text",
+    show_default=True,
+    callback=_format,
+    help="Print text, JSON, GitHub annotations, or SARIF 2.1.0 for code scanning.",
+)
+
+
 def devices_like(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Device names for shell completion."""
     del ctx, param
@@ -282,14 +303,20 @@ class Answer(NamedTuple):
         if self.page is not None:
             self.page.check(inputs)
 
-    def tell(self, result: Result, inputs: Collection[Path]) -> None:
+    def tell(self, result: Result, inputs: Collection[Path], format_: str = "text") -> None:
         if self.page is not None:
             self.page.write(result.to_html(), inputs)
             click.echo(f"wrote {os.path.relpath(self.page.path)}", err=True)
+        if self.as_html and format_ != "text":
+            raise click.UsageError("--html - and --format both write to stdout. Fix: --html report.html")
         if self.as_html:
             say(result.to_html())
+        elif format_ in ("github", "sarif"):
+            from torchmove.reporting import line_formats
+
+            say(getattr(line_formats, format_)(result))
         else:
-            tell(result, as_json=self.as_json)
+            tell(result, as_json=self.as_json or format_ == "json")
 
 
 def tell(result: Result, *, as_json: bool) -> None:

@@ -49,6 +49,7 @@ class Rehearsal(Result):
         subject: what was rehearsed: "the step", or the name of a script.
         extent: how far it ran, if it finished: "ran to its end", or the number of optimizer steps of a script.
         max_bytes: the `max_memory` that was asked for.
+        stopped_in: the whole path of the file where it stopped.
     """
 
     device: torch.device
@@ -62,6 +63,7 @@ class Rehearsal(Result):
     subject: str = "the step"
     extent: str = "ran to its end"
     max_bytes: int | None = None
+    stopped_in: str = ""
 
     @property
     def ok(self) -> bool:

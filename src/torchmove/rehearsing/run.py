@@ -369,6 +369,7 @@ class _Rehearsing:
             values=self.values,
             assumed=(*self.assumed, *guessed),
             max_bytes=self.options.max_bytes(),
+            stopped_in="" if self.stopped_at is None else self.stopped_at.file,
         )
 
     # ------------------------------------------------------------ before the step

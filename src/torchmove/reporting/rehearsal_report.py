@@ -92,6 +92,7 @@ class RehearsalReport(Report[Rehearsal]):
             "fits": self.result.fits,
             "stopped": self.result.stopped,
             "stopped_at": self.result.stopped_at,
+            "stopped_in": self.result.stopped_in,
             "values": self.result.values,
             "assumed": list(self.result.assumed),
         }
