@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 
 PAGE_MARK = "<!doctype html>\n<!-- a page of torchmove -->\n"  # the first lines of page.html, and of no other file
 
@@ -23,7 +24,7 @@ class Result:
         try:
             from torchmove.reporting import report, text
 
-            return text.render(report(self).sheet())
+            return text.render(report(self).sheet(), width=text.terminal_width(sys.stdout))
         finally:
             random.setstate(state)
 

@@ -48,10 +48,19 @@ def _to(**options: Any) -> Callable[[_Command], _Command]:
     return click.option("--to", metavar="DEVICE", shell_complete=devices_like, **options)
 
 
-@click.command(epilog="Example: torchmove survey train.py:build --json")
+_FILTER = click.option("--filter", "pattern", default="", metavar="PATTERN", help="Only paths that match, with *.")
+
+
+def _sort(*orders: str) -> Callable[[_Command], _Command]:
+    return click.option("--sort", type=click.Choice(orders), help="The order; default: as found. Largest first.")
+
+
+@click.command(epilog="Example: torchmove survey train.py:build --filter 'model.*.weight' --sort bytes")
 @_TARGET
+@_FILTER
+@_sort("bytes", "path", "parameters")
 @reporting
-def survey(target: Target, answer: Answer) -> None:
+def survey(target: Target, pattern: str, sort: Any, answer: Answer) -> None:
     """List every tensor of a training state.
 
     Shows its path, role, device, dtype, shape, bytes, and the tensors that share its storage.
@@ -62,7 +71,29 @@ def survey(target: Target, answer: Answer) -> None:
     objects = target.named()
     from torchmove.chain import survey_named
 
-    answer.tell(survey_named(objects), target.files())
+    found = survey_named(objects)
+    answer.tell(found.select(pattern, sort=sort) if pattern or sort else found, target.files())
+
+
+@click.command(epilog="Example: torchmove summary train.py:build --depth 3 --sort bytes")
+@_TARGET
+@click.option("--depth", type=click.IntRange(min=0), default=2, show_default=True, help="Levels of modules to list.")
+@_FILTER
+@_sort("bytes", "path", "parameters")
+@reporting
+def summary(target: Target, depth: int, pattern: str, sort: Any, answer: Answer) -> None:
+    """Summarize a training state by module.
+
+    Shows parameters, and the size of parameters, buffers, gradients, optimizer state and other tensors. A module
+    includes everything below it. Shared bytes count once.
+
+    TARGET is file.py:function or package.module:function; the function returns the objects.
+    """
+    answer.check(target.files())
+    objects = target.named()
+    from torchmove.chain import survey_named
+
+    answer.tell(survey_named(objects).summary(depth, sort=sort, pattern=pattern), target.files())
 
 
 @click.command(epilog="Example: torchmove plan train.py:build --to cuda --keep 'model.*.table'")
@@ -320,4 +351,4 @@ def completion(ctx: click.Context, shell: str) -> None:
     say(found(ctx.find_root().command, {}, "torchmove", "_TORCHMOVE_COMPLETE").source())
 
 
-COMMANDS = (survey, plan, rehearse, inspect, relocate, devices, bench, demo, completion)
+COMMANDS = (survey, summary, plan, rehearse, inspect, relocate, devices, bench, demo, completion)

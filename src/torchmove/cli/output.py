@@ -27,7 +27,7 @@ _ANSWERS = "torchmove.answers"
 
 def say(words: str) -> None:
     """Print to the stream of the command's results."""
-    stream: IO[str] | None = click.get_current_context().meta.get(_ANSWERS) or sys.stdout
+    stream = _stream()
     if stream is None:  # stdout is closed
         return
     try:
@@ -37,13 +37,18 @@ def say(words: str) -> None:
         raise
 
 
+def _stream() -> IO[str] | None:
+    stream: IO[str] | None = click.get_current_context().meta.get(_ANSWERS) or sys.stdout
+    return stream
+
+
 def _encodable(words: str, stream: IO[str]) -> str:
     """The text with characters replaced that the terminal cannot show: mostly the rules of tables."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         words.encode(encoding)
     except UnicodeEncodeError:
-        return words.replace("─", "-").encode(encoding, "replace").decode(encoding)
+        return words.replace("─", "-").replace("…", "~").encode(encoding, "replace").decode(encoding)
     return words
 
 
@@ -297,4 +302,5 @@ def tell(result: Result, *, as_json: bool) -> None:
     else:
         from torchmove.reporting import report, text
 
-        say(text.render(report(result).sheet(), color=True))  # click removes the colors unless it is a terminal
+        width = text.terminal_width(_stream())
+        say(text.render(report(result).sheet(), color=True, width=width))  # click removes colors unless in a terminal

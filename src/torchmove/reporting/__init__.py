@@ -16,7 +16,8 @@ R = TypeVar("R", bound=Result)
 
 # The module here that reports each kind of result.
 _FILES = {
-    **dict.fromkeys(("Inventory", "Plan", "Receipt", "Verdict"), "chain_reports"),
+    **dict.fromkeys(("Inventory", "Selection", "Summary"), "inventory_reports"),
+    **dict.fromkeys(("Plan", "Receipt", "Verdict"), "chain_reports"),
     **dict.fromkeys(("Parked", "Swap", "ByRank"), "parking_reports"),
     "Rehearsal": "rehearsal_report",
     **dict.fromkeys(("Contents", "Relocated"), "checkpoint_reports"),

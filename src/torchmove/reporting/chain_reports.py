@@ -1,4 +1,4 @@
-"""Reports of the results of the chain: Inventory, Plan, Receipt and Verdict."""
+"""Reports of the results of the chain: Plan, Receipt and Verdict."""
 
 from __future__ import annotations
 
@@ -8,75 +8,13 @@ from typing import Any
 
 from torchmove.errors import lines_by_reason
 from torchmove.formatting import counted, listed, readable_bytes, readable_seconds
-from torchmove.internals.storages import shape_of
 from torchmove.moving.receipt import Receipt
 from torchmove.planning.plan import MemoryNeed, Move, Plan, Refusal, Stay
 from torchmove.progress import Stage, stages_facts
 from torchmove.reporting import Report, report
 from torchmove.reporting.drawing import DrawnState, drawn, with_moves, with_places
 from torchmove.reporting.page import Figure, Page, Point, Points, Sheet, SizeBar, Table, Timeline, first_of, table
-from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.verifying.verify import Finding, Verdict
-
-
-class InventoryReport(Report[Inventory]):
-    def sheet(self) -> Sheet:
-        places = listed([f"{readable_bytes(size)} on {device}" for device, size in self.result.devices().items()])
-        count = f"{counted(len(self.result.tensors), 'tensor')} in {counted(len(self.result.storages), 'storage')}"
-        rows = (self._row(entry) for entry in self.result.tensors)
-        columns = ("path", "role", "device", "dtype", "shape", "bytes", "shares with")
-        return Sheet(
-            f"{listed(self.result.roots)}: {count}" + (f", {places}" if places else ""),
-            first_of([f"{found.code}  {path}: {found.why}" for path, _, found in self.result.diagnostics]),
-            (table("tensors", columns, rows, total=len(self.result.tensors)),),
-        )
-
-    def page(self) -> Page:
-        figures = [
-            Figure("tensors", f"{len(self.result.tensors):,}", f"in {counted(len(self.result.storages), 'storage')}"),
-            *(Figure(f"on {device}", readable_bytes(size)) for device, size in self.result.devices().items()),
-        ]
-        found = (Point(each.code, str(path), each.why, each.remedy) for path, _, each in self.result.diagnostics)
-        points = (Points("Diagnostics", tuple(found)),)
-        return Page(
-            "Inventory", listed(self.result.roots), figures=tuple(figures), points=points, state=drawn(self.result)
-        )
-
-    def _row(self, entry: StateTensor) -> tuple[object, ...]:
-        # Not the paths in an optimizer's param_groups: nearly every parameter has one.
-        also = [
-            path for path in self.result.other_paths.get(id(entry.tensor), ()) if "param_groups" not in path.names()
-        ]
-        shares = [*self.result.sharing(entry), *(f"is {path}" for path in also[:2])]
-        left_out = len(shares[2:]) + len(also[2:])
-        shown = ", ".join(map(str, shares[:2])) + (f" (+{left_out})" if left_out else "")
-        dtype = str(entry.tensor.dtype).removeprefix("torch.")
-        return entry.path, entry.role, entry.device, dtype, tuple(shape_of(entry.tensor)), entry.nbytes, shown
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "roots": list(self.result.roots),
-            "tensors": [self._tensor_facts(entry) for entry in self.result.tensors],
-            "storages": [
-                {"device": str(storage.device), "bytes": storage.nbytes, "tensors": list(storage.indices)}
-                for storage in self.result.storages
-            ],
-            "devices": {str(device): size for device, size in self.result.devices().items()},
-            "device_values": [{"path": str(v.path), "value": str(v.value)} for v in self.result.device_values],
-            "diagnostics": [{"path": str(path), **found._asdict()} for path, _, found in self.result.diagnostics],
-        }
-
-    def _tensor_facts(self, entry: StateTensor) -> dict[str, Any]:
-        return {
-            "path": str(entry.path),
-            "also": [str(path) for path in self.result.other_paths.get(id(entry.tensor), ())],
-            "role": entry.role,
-            "device": str(entry.device),
-            "dtype": str(entry.tensor.dtype).removeprefix("torch."),
-            "shape": list(shape_of(entry.tensor)),
-            "bytes": entry.nbytes,
-            "requires_grad": entry.tensor.requires_grad,
-        }
 
 
 class PlanReport(Report[Plan]):

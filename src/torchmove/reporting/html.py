@@ -19,14 +19,13 @@ from string import Template
 
 from torchmove.formatting import readable_bytes, readable_seconds
 from torchmove.reporting.drawing import DrawnState, Tree
-from torchmove.reporting.page import SHOWN_ROWS, Figure, Page, Points, SizeBar, Table, Timeline, table
+from torchmove.reporting.page import NUMBERS, SHOWN_ROWS, Figure, Page, Points, SizeBar, Table, Timeline, table
 
 _SCRIPTS = ("state.js", "layout.js", "details.js", "map.js", "rows.js", "start.js")
 _OPEN_POINTS, _POINTS = (
     6,
     400,
 )  # shown unfolded, and written at all: a state may have a finding for each tensor
-_RIGHT = {"bytes", "tensors", "storages", "size", "rank", "seconds", "GB/s", "still held"}
 
 
 def render(page: Page) -> str:
@@ -163,7 +162,7 @@ def _bar(bar: SizeBar) -> str:
 def _table(table: Table) -> str:
     if not table.rows:
         return ""
-    kinds = ["number" if name in _RIGHT else "" for name in table.columns]
+    kinds = ["number" if name in NUMBERS else "" for name in table.columns]
     head = "".join(_cell("th", kind, name, ' scope="col"') for kind, name in zip(kinds, table.columns, strict=True))
     body = "".join(f"<tr>{_row(kinds, row)}</tr>" for row in table.rows)
     written = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

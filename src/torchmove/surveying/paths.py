@@ -114,9 +114,14 @@ def matcher(pattern: str) -> Callable[[Path], bool]:
 
     def match(path: Path) -> bool:
         text = str(path)
-        return fits.match(text) is not None or fits.match(_INDEX.sub(r".\1\2", text)) is not None
+        return fits.match(text) is not None or fits.match(dotted(text)) is not None
 
     return match
+
+
+def dotted(text: str) -> str:
+    """A printed path as a state_dict spells it: `model.0.weight` for `model[0].weight`."""
+    return _INDEX.sub(r".\1\2", text)
 
 
 _INDEX = re.compile(r"\[(?:(\d+)|'([^']*)')\]")
