@@ -6,6 +6,7 @@ import json
 import random
 import sys
 
+SCHEMA = 1  # of the JSON: it grows when a key changes its meaning or goes
 PAGE_MARK = "<!doctype html>\n<!-- a page of torchmove -->\n"  # the first lines of page.html, and of no other file
 
 
@@ -20,7 +21,7 @@ class Result:
         return f"<{type(self).__name__}: {report(self).sheet().title}>"
 
     def __str__(self) -> str:
-        state = random.getstate()  # rich draws from Python's generator as it is imported, and for links
+        state = random.getstate()  # rich uses Python's random generator when it is imported, and for links
         try:
             from torchmove.reporting import report, text
 
@@ -43,4 +44,4 @@ class Result:
         """The whole result, not only what is printed."""
         from torchmove.reporting import report
 
-        return json.dumps(report(self).facts(), indent=indent)
+        return json.dumps({"schema": SCHEMA, **report(self).facts()}, indent=indent)

@@ -162,7 +162,7 @@ def test_whether_tensors_are_dense_is_found_out_as_far_as_somebody_asks():
         found[3000]
 
 
-def test_a_caller_who_waits_to_be_asked_learns_that_the_traffic_has_failed(monkeypatch):
+def test_a_waiting_caller_gets_the_error_of_the_copies(monkeypatch):
     def lost(*_: Any) -> None:
         raise RuntimeError("the card is lost")
 

@@ -40,6 +40,15 @@ def test_a_tensor_is_found_by_its_name_in_a_state_dict(inventory):
     model = inventory.objects[0]
     for name, tensor in model.state_dict(keep_vars=True).items():
         assert inventory[f"model.{name}"].tensor is tensor
+        assert inventory[name].tensor is tensor
+
+
+def test_a_name_of_several_tensors_finds_none():
+    student, teacher = nn.Linear(2, 2), nn.Linear(2, 2)
+    inventory = tm.survey(student, teacher)
+    assert "weight" not in inventory
+    with pytest.raises(KeyError, match=r"Did you mean 'teacher\.weight' or 'student\.weight'"):
+        inventory["weight"]
 
 
 def test_a_tensor_is_found_by_its_other_paths(inventory):

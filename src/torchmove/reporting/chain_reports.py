@@ -19,8 +19,7 @@ from torchmove.verifying.verify import Finding, Verdict
 
 class PlanReport(Report[Plan]):
     def sheet(self) -> Sheet:
-        verb = "cannot move" if self.result.refusals else "would move"
-        title = f"{listed(self.result.inventory.roots)}: {verb} to {self.result.target}: {describe_moves(self.result)}"
+        title = f"{self._title()}: {describe_moves(self.result)}"
         lines = (
             *first_of(self.result.rooms),
             *first_of(lines_by_reason(self.result.refusals)),
@@ -37,13 +36,21 @@ class PlanReport(Report[Plan]):
             ),
         )
 
+    def _title(self) -> str:
+        """What would happen, in one line."""
+        plan, roots = self.result, listed(self.result.inventory.roots)
+        if plan.converts and all(home == target for home, target in plan.moves.ways):
+            return f"{roots}: {'cannot' if plan.refusals else 'would'} be converted to {plan.converts}"
+        converted = f" as {plan.converts}" if plan.converts else ""
+        return f"{roots}: {'cannot' if plan.refusals else 'would'} move to {plan.destination}{converted}"
+
     def repointed(self) -> tuple[str, ...]:
         return first_of(
             [f"{point.value.path}: {point.value.value!s} -> {point.new!s}" for point in self.result.repoints]
         )
 
     def page(self) -> Page:
-        roots, count = listed(self.result.inventory.roots), len(self.result.refusals)
+        count = len(self.result.refusals)
         figures = (
             Figure("would move", readable_bytes(self.result.nbytes), describe_tensors(self.result)),
             stays_figure(self.result.stays),
@@ -51,7 +58,7 @@ class PlanReport(Report[Plan]):
         )
         return Page(
             "Plan",
-            f"{roots}: {'cannot' if count else 'would'} move to {self.result.target}",
+            self._title(),
             figures=figures,
             points=(
                 Points("Refused", tuple(_refusal_point(each) for each in self.result.refusals), "bad"),
@@ -91,14 +98,17 @@ class PlanReport(Report[Plan]):
         entries = self.result.inventory.tensors
         return {
             "target": str(self.result.target),
+            "devices": [str(device) for device in self.result.devices or (self.result.target,)],
+            "dtype": None if self.result.dtype is None else str(self.result.dtype).removeprefix("torch."),
+            "memory_format": str(self.result.memory_format).removeprefix("torch."),
             "ok": self.result.ok,
-            "bytes": self.result.nbytes,
+            "nbytes": self.result.nbytes,
             "moves": [
                 {
                     "paths": [str(entries[index].path) for index in move.storage.indices],
                     "from": str(move.storage.device),
                     "to": str(move.target),
-                    "bytes": move.storage.nbytes,
+                    "nbytes": move.storage.nbytes,
                 }
                 for move in self.result.moves
             ],
@@ -148,7 +158,7 @@ def stays_table(
 
 
 def stays_facts(stays: Sequence[Stay]) -> list[dict[str, Any]]:
-    return [{"path": str(stay.path), "bytes": stay.nbytes, "why": stay.why} for stay in stays]
+    return [{"path": str(stay.path), "nbytes": stay.nbytes, "why": stay.why} for stay in stays]
 
 
 class VerdictReport(Report[Verdict]):
@@ -194,7 +204,16 @@ def _why_not_moved(plan: Plan) -> str:
     if plan.stays:
         count = counted(len(plan.inventory.tensors), "tensor")
         return f"nothing moved: {len(plan.stays)} of {count} stay where they are"
-    return f"already on {plan.target}, nothing moved"
+    if plan.converts and all(home == plan.target for home in plan.inventory.devices()):
+        return f"already on {plan.destination} as {plan.converts}, nothing moved"
+    return f"already on {plan.destination}, nothing moved"
+
+
+def _done(plan: Plan) -> str:
+    """What was done, without the numbers."""
+    if plan.converts and all(home == target for home, target in plan.moves.ways):
+        return f"converted to {plan.converts}"
+    return f"moved to {plan.destination}" + (f" as {plan.converts}" if plan.converts else "")
 
 
 class ReceiptReport(Report[Receipt]):
@@ -208,7 +227,7 @@ class ReceiptReport(Report[Receipt]):
             title = f"{roots}: {_why_not_moved(plan)}"
         else:
             took = f"{self.result.seconds:.3g} s ({self._rate()}, {self._mover()})"
-            title = f"{roots}: moved to {plan.target}: {describe_moves(plan)} in {took}"
+            title = f"{roots}: {_done(plan)}: {describe_moves(plan)} in {took}"
         lines = [*PlanReport(plan).repointed(), *first_of(plan.notes)]
         if self.result.verdict is not None:
             lines.append(str(report(self.result.verdict).sheet().title))
@@ -223,7 +242,7 @@ class ReceiptReport(Report[Receipt]):
         held = tuple(Point("", str(path), f"{readable_bytes(size)}: {by}") for path, size, by in self.result.held)
         return Page(
             "Receipt",
-            f"{roots}: moved to {plan.target}" if plan.moves else f"{roots}: {_why_not_moved(plan)}",
+            f"{roots}: {_done(plan)}" if plan.moves else f"{roots}: {_why_not_moved(plan)}",
             figures=tuple(self._figures()),
             points=(Points("Still held on the old device", held), *planned.notes()),
             timeline=self._timeline(),
@@ -267,7 +286,7 @@ class ReceiptReport(Report[Receipt]):
             "seconds": self.result.seconds,
             "bytes_per_second": self.result.bytes_per_second,
             "stages": stages_facts((*self.result.plan.stages, *self.result.stages)),
-            "held": [{"path": str(path), "bytes": nbytes, "by": by} for path, nbytes, by in self.result.held],
+            "held": [{"path": str(path), "nbytes": nbytes, "by": by} for path, nbytes, by in self.result.held],
             "verdict": report(self.result.verdict).facts() if self.result.verdict is not None else None,
             "plan": report(self.result.plan).facts(),
         }

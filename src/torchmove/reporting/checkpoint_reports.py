@@ -54,7 +54,7 @@ class ContentsReport(Report[Contents]):
             "kind": self.result.kind,
             "files": list(self.result.files),
             "devices": self.result.devices(),
-            "bytes": self.result.nbytes,
+            "nbytes": self.result.nbytes,
             "beyond_bytes": self.result.beyond_bytes,
             "unlisted": self.result.unlisted,
             "tensors": [self._entry_facts(entry) for entry in self.result.entries],
@@ -63,7 +63,7 @@ class ContentsReport(Report[Contents]):
                 for index, storage in enumerate(self.result.storages)
             ],
             "optimizers": [
-                {"path": str(each.path), "parameters": each.parameters, "kinds": dict(each.kinds), "bytes": each.nbytes}
+                {"path": str(each.path), "parameters": each.parameters, "kinds": dict(each.kinds), "nbytes": each.nbytes}
                 for each in self.result.optimizers
             ],
             "mentions": [{"path": str(path), "device": device} for path, device in self.result.mentions],
@@ -72,21 +72,23 @@ class ContentsReport(Report[Contents]):
     def _entry_facts(self, entry: SavedTensor) -> dict[str, Any]:
         facts = {**entry._asdict(), "path": str(entry.path), "device": self.result.device_of(entry)}
         facts["file"] = None if entry.storage is None else self.result.storages[entry.storage].file
-        return {"bytes" if key == "nbytes" else key: value for key, value in facts.items()}
+        return facts
 
     def _storage_facts(self, storage: SavedStorage) -> dict[str, Any]:
         file, key, device, nbytes, used = storage
-        return {"file": file, "key": key, "device": device, "bytes": nbytes, "used_bytes": used}
+        return {"file": file, "key": key, "device": device, "nbytes": nbytes, "used_bytes": used}
 
 
 class RelocatedReport(Report[Relocated]):
     def sheet(self) -> Sheet:
         before, after = self.result.before, self.result.after
-        came = ", ".join(device for device in before.devices() if device != self.result.target)
-        title = (
-            f"{after.name}: {counted(self.result.storages, 'storage')} of {len(after.storages)} from {came} to "
-            f"{self.result.target}; {readable_bytes(after.nbytes)} in {self.result.seconds:.3g} s"
-        )
+        target, took = self.result.target, f"{readable_bytes(after.nbytes)} in {self.result.seconds:.3g} s"
+        if self.result.storages:
+            came = ", ".join(device for device in before.devices() if device != target)
+            count = f"{counted(self.result.storages, 'storage')} of {len(after.storages)}"
+            title = f"{after.name}: {count} from {came} to {target}; {took}"
+        else:
+            title = f"{after.name}: copied unchanged, all of it was on {target} already; {took}"
         lines = [f"Verified: {', '.join(self.result.checked)}"]
         if not self.result.loaded:
             lines.append("not loaded with torch: the file has the other byte order")
@@ -101,7 +103,7 @@ class RelocatedReport(Report[Relocated]):
             "out": self.result.after.name,
             "to": self.result.target,
             "storages": self.result.storages,
-            "bytes": self.result.after.nbytes,
+            "nbytes": self.result.after.nbytes,
             "seconds": self.result.seconds,
             "loaded": self.result.loaded,
             "checked": list(self.result.checked),

@@ -31,9 +31,9 @@ from torchmove.surveying.paths import (
     Owner,
     Path,
     Role,
-    dotted,
     make_path,
     matcher,
+    texts_of,
 )
 from torchmove.surveying.summary import Sort, Summary, order_of, summarize
 
@@ -365,8 +365,9 @@ class FoundDiagnostic(NamedTuple):
 class Inventory(Result):
     """Every tensor of a state: path, role, device, bytes, and which tensors share storage. Keeps the state alive.
 
-    It can be iterated, over the rows of `tensors`, and indexed, by number or by a path as it prints or as a state_dict
-    spells it: `inventory["model[0].weight"]`, `inventory["model.0.weight"]`. `in` takes a path or a tensor.
+    It can be iterated, over the rows of `tensors`, and indexed, by number or by a path: as it prints, as in a
+    state_dict, or without the object's name if one tensor alone has that: `inventory["model[0].weight"]`,
+    `inventory["model.0.weight"]`, `inventory["0.weight"]`. `in` takes a path or a tensor.
 
     Attributes:
         roots: the names of the given objects, with which paths start.
@@ -418,7 +419,7 @@ class Inventory(Result):
         if isinstance(each, Tensor):
             index = self.number.get(id(each))
             return index is not None and self.tensors.objects[index] is each
-        return isinstance(each, (str, Path)) and self._find(str(each)) is not None
+        return isinstance(each, (str, Path)) and str(each) in self._places
 
     @overload
     def __getitem__(self, which: int | str | Path) -> StateTensor: ...
@@ -429,24 +430,25 @@ class Inventory(Result):
     def __getitem__(self, which: int | slice | str | Path) -> StateTensor | list[StateTensor]:
         if not isinstance(which, (str, Path)):
             return self.tensors[which]
-        index = self._find(str(which))
-        if index is None:
+        if str(which) not in self._places:
             raise KeyError(_unknown(str(which), self._places))
-        return self.tensors[index]
-
-    def _find(self, text: str) -> int | None:
-        index = self._places.get(text)
-        return self._places.get(dotted(text)) if index is None else index
+        return self.tensors[self._places[str(which)]]
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
-        """The index of each tensor by all of its paths, as they print and as a state_dict spells them."""
-        places = {str(entry.path): index for index, entry in enumerate(self.tensors)}
-        for tensor, paths in self.other_paths.items():
-            for path in paths if tensor in self.number else ():
-                places.setdefault(str(path), self.number[tensor])
-        for text, index in [*places.items()]:
-            places.setdefault(dotted(text), index)
+        """The index of each tensor by all spellings of its paths; without those that fit several tensors."""
+        paths = [(entry.path, index) for index, entry in enumerate(self.tensors)]
+        for tensor, others in self.other_paths.items():
+            paths += [(path, self.number[tensor]) for path in others if tensor in self.number]
+        spellings = [(texts_of(path), index) for path, index in paths]
+        places: dict[str, int] = {}
+        for number in range(4):
+            found: defaultdict[str, set[int]] = defaultdict(set)
+            for texts, index in spellings:
+                found[texts[number]].add(index)
+            for text, indices in found.items():
+                if len(indices) == 1:
+                    places.setdefault(text, *indices)
         return places
 
     @cached_property

@@ -106,22 +106,27 @@ NOWHERE = root_path("...")  # for an object that is not part of the state
 def matcher(pattern: str) -> Callable[[Path], bool]:
     """A function that tells whether a path, or a path that it continues, matches a pattern. `*` matches any text.
 
-    The name in a state_dict, `model.0.weight`, matches as well as the printed path, `model[0].weight`.
+    The name in a state_dict, `model.0.weight`, matches as well as the printed path, `model[0].weight`, and each without
+    the name of the given object.
     """
+    fits = text_matcher(pattern)
+    return lambda path: any(map(fits, texts_of(path)))
+
+
+def text_matcher(pattern: str) -> Callable[[str], bool]:
+    """A function that tells whether a path's text, or the beginning of one, matches a pattern."""
     text = ".*".join(re.escape(part) for part in pattern.split("*"))
     # A match must end at a step, so that `model.a` does not match `model.ab`.
     fits = re.compile(rf"{text}(?=$|[.\[])", re.DOTALL)
-
-    def match(path: Path) -> bool:
-        text = str(path)
-        return fits.match(text) is not None or fits.match(dotted(text)) is not None
-
-    return match
+    return lambda each: fits.match(each) is not None
 
 
-def dotted(text: str) -> str:
-    """A printed path as a state_dict spells it: `model.0.weight` for `model[0].weight`."""
-    return _INDEX.sub(r".\1\2", text)
+def texts_of(path: Path) -> tuple[str, ...]:
+    """How a path may be written: as it prints, as in a state_dict, and each also without the name it begins with."""
+    printed = str(path)
+    dotted = _INDEX.sub(r".\1\2", printed)
+    below = [each[len(root) :].lstrip(".") for each in (printed, dotted) for root in [next(path.steps()).what]]
+    return (printed, dotted, *below)
 
 
 _INDEX = re.compile(r"\[(?:(\d+)|'([^']*)')\]")
