@@ -55,6 +55,17 @@ def _sort(*orders: str) -> Callable[[_Command], _Command]:
     return click.option("--sort", type=click.Choice(orders), help="The order; default: as found. Largest first.")
 
 
+def check_device(to: str) -> None:
+    """Refuse what torch does not know as a device. Not before the user's code ran: it may register a device."""
+    import torch
+
+    try:
+        torch.device("cpu" if to == "auto" else to)
+    except RuntimeError:
+        known = f"--to {to}: not a device that torch knows. Fix: --to cuda, or --to auto for the machine's accelerator"
+        raise click.UsageError(known) from None
+
+
 @click.command(epilog="Example: torchmove survey train.py:build --filter 'model.*.weight' --sort bytes")
 @_TARGET
 @_FILTER
@@ -108,7 +119,7 @@ def summary(target: Target, depth: int, pattern: str, sort: Any, answer: Answer)
 @reporting
 @click.pass_context
 def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], answer: Answer) -> None:
-    """Show what a move would do and whether it fits. Moves nothing. Exits with 2 if the move is refused.
+    """Show what a move would do and whether it fits. Moves nothing. Exits with 5 if the move is refused.
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
     """
@@ -116,6 +127,7 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
     objects = target.named()
     from torchmove.chain import plan_named
 
+    check_device(to)
     planned = plan_named(objects, to, keep)
     answer.tell(planned, target.files())
     ctx.exit(FINE if planned.ok else REFUSED)
@@ -123,7 +135,11 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
 
 @click.command(epilog="Example: torchmove rehearse train.py:build --to cuda --moved-by to")
 @_TARGET
-@_to(default="cuda", show_default=True, help="The device to simulate. It need not exist.")
+@_to(
+    default="cuda",
+    show_default=True,
+    help="The device to simulate. It need not exist; auto: the accelerator, else cuda.",
+)
 @click.option(
     "--moved-by",
     type=click.Choice(["torchmove", "to"]),
@@ -239,14 +255,7 @@ def inspect(file: Path, answer: Answer) -> None:
 
 @click.command(epilog="Example: torchmove relocate checkpoint.pt --to cpu -o checkpoint-cpu.pt")
 @_FILE
-@click.option(
-    "--to",
-    metavar="DEVICE",
-    default="cpu",
-    show_default=True,
-    shell_complete=devices_like,
-    help="The device that the result loads on.",
-)
+@_to(default="cpu", show_default=True, help="The device that the result loads on; auto: the machine's accelerator.")
 @click.option("-o", "--out", required=True, type=click.Path(), help="The file to write, or the folder if FILE is one.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is a regular file; folders are never replaced.")
 @as_json
@@ -255,10 +264,11 @@ def relocate(file: Path, to: str, out: str, overwrite: bool, as_json: bool) -> N
 
     The result loads on a machine without the device that the checkpoint was saved from. Only the names of devices
     change; the bytes of the tensors are copied unchanged and verified. OUT appears complete or not at all, and FILE is
-    not modified.
+    not modified. What is on the device already is copied unchanged.
     """
     from torchmove.checkpoints.relocating import relocate as relocated
 
+    check_device(to)
     tell(relocated(file, to=to, out=out, overwrite=overwrite), as_json=as_json)
 
 
@@ -289,13 +299,11 @@ def devices(as_json: bool) -> None:
     tell(found(), as_json=as_json)
 
 
-@click.command(epilog="Example: torchmove bench --device cuda:1 --bytes 2GB --json > here.json")
-@click.option(
-    "--device", shell_complete=devices_like, help="The device to move to. Default: the machine's accelerator."
-)
+@click.command(epilog="Example: torchmove bench --to cuda:1 --bytes 2GB --json > here.json")
+@_to(default="auto", show_default=True, help="The device to move to; auto: the machine's accelerator.")
 @click.option("--bytes", "nbytes", type=size, help="Size of the state. Default: one that takes about a minute.")
 @as_json
-def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
+def bench(to: str, nbytes: int | None, as_json: bool) -> None:
     """Measure how fast a training state moves on this machine.
 
     Moves a transformer and its AdamW optimizer to the device and back, in turns: with Module.to and a loop over
@@ -304,7 +312,8 @@ def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
     """
     from torchmove import bench as measuring
 
-    measured = measuring.measure(device, nbytes, tell=lambda line: click.echo(f"{line} ...", err=True))
+    check_device(to)
+    measured = measuring.measure(to, nbytes, tell=lambda line: click.echo(f"{line} ...", err=True))
     tell(measured, as_json=as_json)
 
 

@@ -354,6 +354,7 @@ class _Rehearsing:
             stopped=self.stopped,
             ending=self.ending,
             stopped_at="" if self.stopped_at is None else str(self.stopped_at),
+            stopped_in=None if self.stopped_at is None else (self.stopped_at.file, self.stopped_at.number),
             values=self.values,
             assumed=(*self.assumed, *guessed),
         )

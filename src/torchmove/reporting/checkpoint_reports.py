@@ -63,7 +63,12 @@ class ContentsReport(Report[Contents]):
                 for index, storage in enumerate(self.result.storages)
             ],
             "optimizers": [
-                {"path": str(each.path), "parameters": each.parameters, "kinds": dict(each.kinds), "nbytes": each.nbytes}
+                {
+                    "path": str(each.path),
+                    "parameters": each.parameters,
+                    "kinds": dict(each.kinds),
+                    "nbytes": each.nbytes,
+                }
                 for each in self.result.optimizers
             ],
             "mentions": [{"path": str(path), "device": device} for path, device in self.result.mentions],
@@ -88,7 +93,8 @@ class RelocatedReport(Report[Relocated]):
             count = f"{counted(self.result.storages, 'storage')} of {len(after.storages)}"
             title = f"{after.name}: {count} from {came} to {target}; {took}"
         else:
-            title = f"{after.name}: copied unchanged, all of it was on {target} already; {took}"
+            why = f"all of it was on {target} already" if after.storages else "it has no tensors"
+            title = f"{after.name}: copied unchanged, {why}; {took}"
         lines = [f"Verified: {', '.join(self.result.checked)}"]
         if not self.result.loaded:
             lines.append("not loaded with torch: the file has the other byte order")
