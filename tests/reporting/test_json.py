@@ -53,6 +53,7 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "ByRank": tm.by_rank(receipt),
         "Rehearsal": tm.rehearse(_fails, other, torch.ones(1, 2)),
         "Contents": inspect(folder / "saved.pt"),
+        "SelectedContents": inspect(folder / "saved.pt").select("model"),
         "Relocated": relocate(folder / "saved.pt", out=folder / "again.pt"),
         "Devices": devices(),
         "Bench": bench.Bench(

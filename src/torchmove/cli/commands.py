@@ -232,13 +232,14 @@ def _states(target: Target, named: dict[str, Any], names: tuple[str, ...]) -> tu
 _FILE = click.argument("file", type=click.Path(exists=True, path_type=Path))
 
 
-@click.command(epilog="Example: torchmove inspect checkpoint.pt --json")
+@click.command(epilog="Example: torchmove inspect checkpoint.pt --filter 'optimizer.*.step'")
 @_FILE
+@_FILTER
 @reporting
-def inspect(file: Path, answer: Answer) -> None:
+def inspect(file: Path, pattern: str, answer: Answer) -> None:
     """List the tensors of a checkpoint.
 
-    Shows the devices they were saved from, shared storages, and optimizer state.
+    Shows the devices they were saved from, shared storages, optimizer state, and the metadata of a safetensors file.
 
     FILE is a .pt, .pth, .bin or .safetensors file, or the folder or index of a sharded checkpoint. No tensor data is
     loaded and no pickled code is run; whatever torch's weights-only loading refuses is refused here.
@@ -250,7 +251,8 @@ def inspect(file: Path, answer: Answer) -> None:
     with naming(file):
         inputs = files_of(file)
     answer.check(inputs)
-    answer.tell(inspected(file), inputs)
+    contents = inspected(file)
+    answer.tell(contents.select(pattern) if pattern else contents, inputs)
 
 
 @click.command(epilog="Example: torchmove relocate checkpoint.pt --to cpu -o checkpoint-cpu.pt")

@@ -20,7 +20,7 @@ _FILES = {
     **dict.fromkeys(("Plan", "Receipt", "Verdict"), "chain_reports"),
     **dict.fromkeys(("Parked", "Swap", "ByRank"), "parking_reports"),
     "Rehearsal": "rehearsal_report",
-    **dict.fromkeys(("Contents", "Relocated"), "checkpoint_reports"),
+    **dict.fromkeys(("Contents", "SelectedContents", "Relocated"), "checkpoint_reports"),
     **dict.fromkeys(("Devices", "Bench"), "machine_reports"),
 }
 
