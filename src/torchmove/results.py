@@ -32,7 +32,9 @@ class Result:
     def _repr_html_(self) -> str:
         from torchmove.reporting import html, report
 
-        return html.framed(report(self).page())
+        mine = report(self)
+        page = mine.page()
+        return html.brief(mine.sheet()) if mine.is_small(page) else html.framed(page)
 
     def to_html(self) -> str:
         """The whole result as one self-contained page for a browser."""

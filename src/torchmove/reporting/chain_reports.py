@@ -87,7 +87,7 @@ class PlanReport(Report[Plan]):
 
     def drawn(self) -> DrawnState:
         """The tensors before and after the move."""
-        state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"))
+        state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"), opened=1)
         return with_moves(state, self.result.moves.indices(), self.result.reasons)
 
     def _row(self, move: Move) -> tuple[object, ...]:
@@ -162,6 +162,9 @@ def stays_facts(stays: Sequence[Stay]) -> list[dict[str, Any]]:
 
 
 class VerdictReport(Report[Verdict]):
+    def is_small(self, page: Page) -> bool:
+        return self.result.ok or super().is_small(page)
+
     def sheet(self) -> Sheet:
         count = f"{counted(self.result.tensors, 'tensor')} checked for {', '.join(self.result.checked)}"
         if self.result.ok:
@@ -177,7 +180,7 @@ class VerdictReport(Report[Verdict]):
         findings = Points("Problems", tuple(map(_finding_point, self.result.findings)), "bad")
         state = drawn(self.result.seen) if self.result.seen is not None else None
         if state is not None and self.result.placement:
-            state = with_places(state, self.result.placement, ("is", "should be"))
+            state = with_places(state, self.result.placement, ("is", "should be"), opened=0)
         count = counted(len(self.result.findings), "problem")
         title = (
             f"Verified: {counted(self.result.tensors, 'tensor')}" if self.result.ok else f"Verification failed: {count}"
