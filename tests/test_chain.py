@@ -372,7 +372,7 @@ def test_what_holds_no_state_is_an_error(slip):
 
 
 @pytest.mark.parametrize(
-    ("text", "hint"), [("cuda:0", "Did you mean to='cuda:0'?"), ("model", "Fix: pass the object itself")]
+    ("text", "hint"), [("cuda:0", "Fix: to='cuda:0'"), ("model", "Fix: pass the object itself")]
 )
 def test_a_string_among_the_objects_is_an_error(text, hint):
     with pytest.raises(TypeError, match=re.escape(hint)):

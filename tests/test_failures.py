@@ -458,7 +458,7 @@ def test_an_ema_that_is_kept_stays_and_the_model_moves(twin):
     receipt = tm.move(model, ema, to="twin:0", keep=[ema])
     assert model.weight.device.type == "twin"
     assert {tensor.device.type for tensor in ema.shadow.values()} == {"cpu"}
-    assert {stay.why for stay in receipt.plan.stays} == {"kept, as asked"}
+    assert {stay.why for stay in receipt.plan.stays} == {"kept by keep="}
 
 
 def test_a_gradient_scaler_moves_with_what_it_keeps_by_device(twin):
@@ -569,7 +569,7 @@ def test_batches_fetched_ahead_stay(twin):
 
 
 def test_a_rule_of_data_is_not_for_optimizers():
-    with pytest.raises(ValueError, match="cannot be 'data'"):
+    with pytest.raises(ValueError, match="'data' is for other objects"):
         tm.register_rule(torch.optim.SGD, "momentum_buffer", "data")
 
 
@@ -581,7 +581,7 @@ def test_devices_in_keys_of_many_entries_are_one_note(twin):
     (note,) = receipt.plan.notes
     assert note.code == "N040"
     assert note.path == "list(model.cache)[0][1] ... and 5 more"
-    assert note.why == "remembers cpu in an object that cannot be changed"
+    assert note.why == "stores cpu in an object that cannot be changed"
     assert {tensor.device.type for tensor in model.cache.values()} == {"twin"}
 
 

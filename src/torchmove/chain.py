@@ -144,7 +144,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
         True
     """
     if not isinstance(plan, Plan):
-        raise TypeError(f"tm.apply takes a Plan, not a {type(plan).__name__}. Fix: tm.apply(tm.plan(model, to=...))")
+        raise TypeError(f"tm.apply takes a Plan, not {type(plan).__name__}. Fix: tm.apply(tm.plan(model, to=...))")
     if not plan.refusals and makes_fakes():
         plan = replace(plan, refusals=(FAKES,))
     if not plan.refusals and not is_current(plan.inventory):
@@ -180,7 +180,7 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None
     if after is not None:
         if not isinstance(after, Receipt):
             raise TypeError(
-                f"after= takes a Receipt, not a {type(after).__name__}. Fix: pass what tm.move returned, the receipt"
+                f"after= takes a Receipt, not {type(after).__name__}. Fix: receipt = tm.move(...), then after=receipt"
             )
         return verify_move(survey_objects(named), after.plan)
     would = plan_for(named, _target(on, "on"), (), lambda _: None)
@@ -285,7 +285,7 @@ def _planned(
     request: Request = _UNCONVERTED,
 ) -> Plan:
     if verify not in ("quick", "bytes", "off"):
-        raise ValueError(f"verify must be 'quick', 'bytes' or 'off', not {verify!r}")
+        raise ValueError(f"verify must be 'quick', 'bytes' or 'off', not {verify!r}. Fix: verify='quick'")
     wait_for_freeing()  # free memory is counted next
     if to is None and request:
         made = _planned_on_the_spot(objects, keep, request)
@@ -361,8 +361,8 @@ def _target(to: Any, argument: str = "to") -> torch.device:
     try:
         return resolve_device(to)
     except NoSuchDevice as error:
-        said = repr(to) if isinstance(to, (str, int, float, torch.device, NoneType)) else f"a {type(to).__name__}"
-        remedy = f"{argument}='auto' takes the accelerator, or the CPU where there is none"
+        said = repr(to) if isinstance(to, (str, int, float, torch.device, NoneType)) else type(to).__name__
+        remedy = f"{argument}='auto' uses the accelerator, or the CPU if there is none"
         remedy += "; tm.rehearse(...) needs no accelerator" if argument == "to" else ""
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
 

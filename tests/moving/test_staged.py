@@ -43,7 +43,7 @@ def bits(tensor: Tensor) -> Tensor:
 def there_and_back(state: dict[str, Tensor]) -> None:
     before = {name: bits(tensor).clone() for name, tensor in state.items()}
     up = tm.move(state, to="cuda:0", mover="staged")
-    assert (up.mover, up.why) == ("staged", "as asked")
+    assert (up.mover, up.why) == ("staged", "as requested")
     assert {tensor.device for tensor in state.values()} == {torch.device("cuda:0")}
     assert all(torch.equal(bits(tensor), before[name]) for name, tensor in state.items())
     tm.move(state, to="cpu", mover="staged")

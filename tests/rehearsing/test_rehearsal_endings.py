@@ -205,7 +205,7 @@ def test_the_value_of_a_loss_can_be_averaged_and_divided_by(data):
 def test_float64_parameters_are_refused_for_mps(moved_by):
     found = tm.rehearse(lambda model, x: None, net().double(), X, to="mps", moved_by=moved_by)
     assert (found.ok, found.ending) == (False, "refused")
-    assert "R040 at 2 paths (model.weight ... and 1 more): mps has no torch.float64" in found.stopped
+    assert "R040 at 2 paths (model.weight ... and 1 more): mps does not support torch.float64" in found.stopped
 
 
 @pytest.mark.parametrize(

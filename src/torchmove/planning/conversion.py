@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from torchmove.internals.storages import Metadata
 from torchmove.planning.placement import Keep
@@ -19,6 +20,7 @@ from torchmove.surveying.inventory import Inventory, StateStorage, StateTensor
 _DIMENSIONS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 _FORMATS = (torch.preserve_format, torch.contiguous_format, *_DIMENSIONS)
 NOTHING: Mapping[int, Conversion] = {}
+_NO_MODULE = "only parameters and buffers of modules are converted, and no module is given"
 
 
 class Request(NamedTuple):
@@ -49,6 +51,9 @@ def conversions_of(
     """The conversion of each storage, by its first tensor, and what cannot be converted."""
     if not request:
         return NOTHING, []
+    kinds = {type(holder) for holder, _ in inventory.holders.values()}
+    if not any(issubclass(kind, (nn.Module, Optimizer)) for kind in kinds) and inventory.tensors:
+        return NOTHING, [Refusal("R049", inventory.roots[0], _NO_MODULE, "tensor = tensor.to(dtype)")]
     wanted = dict(_wanted(inventory, request, keep))
     parts = _parts(inventory)
     refusals = [_part_refusal(inventory, index, parts[index]) for index in wanted if index in parts]

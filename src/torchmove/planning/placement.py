@@ -96,11 +96,13 @@ def register_rule(kind: type, key: str, place: Place | Rule | HelperRule) -> Non
         >>> tm.register_rule(Experiment, "train_set", "data")
     """
     if not isinstance(kind, type):
-        raise TypeError(f"register_rule needs a class, not {type(kind).__name__}")
+        raise TypeError(
+            f"tm.register_rule takes a class, not {type(kind).__name__}. Fix: tm.register_rule(type(it), ...)"
+        )
     if not callable(place) and place not in ("cpu", "parameter", "data"):
-        raise ValueError(f"place must be 'cpu', 'parameter', 'data' or a function, not {place!r}")
+        raise ValueError(f"place must be 'cpu', 'parameter', 'data' or a function, not {place!r}. Fix: place='cpu'")
     if issubclass(kind, optim.Optimizer) and place == "data":
-        raise ValueError(f"{kind.__name__} is an optimizer: its place cannot be 'data'")
+        raise ValueError(f"{kind.__name__} is an optimizer: 'data' is for other objects. Fix: place='cpu'")
     if issubclass(kind, optim.Optimizer):
         _USERS[kind, key] = _checked(place) if callable(place) else lambda _: place
     else:
@@ -142,7 +144,7 @@ def is_rng_state(entry: StateTensor) -> bool:
 
 
 _GUESSED = (
-    "a simulated first step did not show where it keeps its scalars ({}): `step` goes to the CPU, all others to the "
+    "a simulated first step could not show where it keeps its scalars ({}): `step` goes to the CPU, all others to the "
     "device of their parameters; tm.register_rule({}, name, place) overrides this"
 )
 
@@ -267,7 +269,7 @@ def _steps(entry: StateTensor, holder: Path | None) -> tuple[Hashable, ...]:
 
 
 _CPU = torch.device("cpu")
-KEPT = "kept, as asked"  # the reason for what `keep=` names
+KEPT = "kept by keep="  # the reason for what `keep=` names
 _LARGEST_SCALAR = 8  # bytes, of a float64
 
 

@@ -158,7 +158,12 @@ def _counted(paths: Sequence[Path]) -> str:
     return f"{paths[0]}{more}"
 
 
-FAKES = Refusal("R014", "FakeTensorMode", "it is active: copies would have no bytes", "move outside of its block")
+FAKES = Refusal(
+    "R014",
+    "FakeTensorMode",
+    "a FakeTensorMode is active: copies have no bytes",
+    "move outside of `with FakeTensorMode():`",
+)
 _NOT_ON_MPS = {torch.float64, torch.complex128}
 
 
@@ -188,12 +193,16 @@ def mps_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
         entry = entries[index]
         if entry.tensor.dtype in _NOT_ON_MPS and moves.placement[index].type == "mps":
             convert = ".to(torch.complex64)" if entry.tensor.dtype.is_complex else ".float()"
-            yield Refusal("R040", str(entry.path), f"mps has no {entry.tensor.dtype}", f"convert it first: {convert}")
+            yield Refusal(
+                "R040", str(entry.path), f"mps does not support {entry.tensor.dtype}", f"convert it first: {convert}"
+            )
 
 
 def no_storages_note(device: torch.device) -> Note:
     return Note(
-        "N041", str(device), "has no storages: tied weights stay tied, strides and views are lost on the way back"
+        "N041",
+        str(device),
+        "torch cannot access its storages: tied weights stay tied, strides and views are lost on the way back",
     )
 
 
@@ -214,7 +223,7 @@ def mixed_dtype_refusals(entries: StateTensors, moves: Moves, place: torch.devic
         first, *others = (entries[each] for each in storage.indices)
         for other in others:
             if other.tensor.dtype != first.tensor.dtype:
-                why = f"shares memory with {first.path} of another dtype: impossible on {place.type}"
+                why = f"shares memory with {first.path} of another dtype, which {place.type} does not support"
                 yield Refusal("R043", str(other.path), why, "clone one of them first")
 
 
@@ -267,7 +276,7 @@ def keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
     """Refuse a `keep=` that matches nothing: with a typo, the move would take what it was meant to leave."""
     if not (keep.patterns or keep.roots):
         return
-    remedy = f"print(tm.survey({', '.join(inventory.roots)})) lists the paths"
+    remedy = f"print(tm.survey({', '.join(inventory.roots)})) shows the paths"
     here = [entry.path for entry in inventory.tensors] + [
         path for paths in inventory.other_paths.values() for path in paths
     ]
@@ -407,7 +416,7 @@ def _repoints(
         if _can_be_set(value, target):
             repoints.append(Repoint(value, _like(value, target)))
         else:
-            stuck.append(("N040", value.path, f"remembers {value.value!s} in an object that cannot be changed"))
+            stuck.append(("N040", value.path, f"stores {value.value!s} in an object that cannot be changed"))
     return repoints, stuck
 
 

@@ -200,7 +200,7 @@ def _finding_point(finding: Finding) -> Point:
     return Point(finding.code, finding.path, finding.why, finding.remedy)
 
 
-_MOVERS = {"plain": "plain copy", "staged": "staged copy", "arena": "copy by way of parked host memory"}
+_MOVERS = {"plain": "plain copy", "staged": "staged copy", "arena": "copy through parked host memory"}
 
 
 def _why_not_moved(plan: Plan) -> str:

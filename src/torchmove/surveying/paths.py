@@ -327,7 +327,7 @@ def _meant(text: str) -> str:
         torch.device(text)
     except RuntimeError:
         return "Fix: pass the object itself"
-    return f"Did you mean to={text!r}?"
+    return f"Fix: to={text!r}"
 
 
 def names_of(

@@ -70,7 +70,7 @@ class Verdict(Result):
             raise VerificationError(self)
 
 
-_REPORT_IT = "find the code that changed it during the move (such as a module's own _apply) or since"
+_REPORT_IT = "find the code that changed it during or after the move (such as a module's own _apply)"
 
 
 class Case(NamedTuple):
