@@ -19,6 +19,8 @@ from torchmove.moving.apply import Job, apply_jobs
 from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.movers import NoSuchMover, choose_mover
 from torchmove.moving.receipt import Receipt
+from torchmove.planning.graph_holders import with_graph_holders
+from torchmove.planning.not_given import notes_now, with_notes
 from torchmove.planning.placement import keep_of
 from torchmove.planning.plan import Plan, Refusal
 from torchmove.planning.planner import FAKES, Back, FreeBytes, make_plan
@@ -28,6 +30,7 @@ from torchmove.surveying.paths import check, given
 from torchmove.surveying.survey import survey_objects
 from torchmove.verifying.digests import digests, makes_dense
 from torchmove.verifying.verify import Verdict, verify_move, verify_place
+from torchmove.wrong_calls import answers_wrong_calls, no_plan
 
 STALE = Refusal(
     "R013",
@@ -60,6 +63,7 @@ Thoroughness = Literal["quick", "bytes", "off"]
 _Planner = Callable[[dict[str, Any], torch.device, Sequence[Any], FreeBytes], Plan]
 
 
+@answers_wrong_calls()
 def survey(*objects: Any) -> Inventory:
     """List every tensor in the objects: its path, role, device, bytes, and which tensors share storage.
 
@@ -78,6 +82,7 @@ def survey(*objects: Any) -> Inventory:
     return survey_objects(given(objects))
 
 
+@answers_wrong_calls("to")
 def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughness = "quick") -> Plan:
     """Plan a move and report what it would do. Moves nothing.
 
@@ -103,7 +108,7 @@ def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughne
         >>> tm.plan(torch.nn.Linear(2, 3, device="meta"), to="cpu").refusals[0].code
         'R030'
     """
-    return _planned(given(objects), to, keep, verify, planner=plan_for)
+    return with_notes(_planned(given(objects), to, keep, verify, planner=plan_for))
 
 
 def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
@@ -130,7 +135,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
         True
     """
     if not isinstance(plan, Plan):
-        raise TypeError(f"tm.apply takes a Plan, not a {type(plan).__name__}. Fix: tm.apply(tm.plan(model, to=...))")
+        raise no_plan(plan)
     if not plan.refusals and makes_fakes():
         plan = replace(plan, refusals=(FAKES,))
     if not plan.refusals and not is_current(plan.inventory):
@@ -138,6 +143,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
     return _applied(plan, mover, "quick" if plan.digests is None else "bytes", progress)
 
 
+@answers_wrong_calls("on", "after")
 def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
     """Verify that a state is on a device, or that it is as a move left it. Changes nothing.
 
@@ -168,11 +174,13 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None
             raise TypeError(
                 f"after= takes a Receipt, not a {type(after).__name__}. Fix: pass what tm.move returned, the receipt"
             )
-        return verify_move(survey_objects(named), after.plan)
+        now = survey_objects(named)
+        return replace(verify_move(now, after.plan), notes=notes_now(now, after.plan.target))
     would = plan_for(named, _target(on, "on"), (), lambda _: None)
-    return verify_place(would.inventory, would)
+    return replace(verify_place(would.inventory, would), notes=notes_now(would.inventory, would.target))
 
 
+@answers_wrong_calls("to")
 def move(
     *objects: Any,
     to: Device,
@@ -213,7 +221,28 @@ def move(
         torchmove.errors.MoveRefused: refused, nothing was changed, for 1 reason:
         ...
     """
-    return _applied(_planned(given(objects), to, keep, verify), mover, verify, progress)
+    return _applied(with_notes(_planned(given(objects), to, keep, verify)), mover, verify, progress)
+
+
+def device(name: Device = "auto") -> torch.device:
+    """The device that `to=` stands for, with its index: for batches, and for tensors that are created on it.
+
+    Args:
+        name: what `torch.device` takes, or "auto": the machine's accelerator, else the CPU.
+
+    Returns:
+        The device.
+
+    Raises:
+        MoveRefused: the device does not exist.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> tm.move(model, to="auto").device == tm.device("auto") == model.weight.device
+        True
+    """
+    return _target(name, "name")
 
 
 def survey_named(objects: dict[str, Any]) -> Inventory:
@@ -257,7 +286,7 @@ def _planned(
     if verify not in ("quick", "bytes", "off"):
         raise ValueError(f"verify must be 'quick', 'bytes' or 'off', not {verify!r}")
     wait_for_freeing()  # free memory is counted next
-    made = (planner or plan_sharded)(objects, _target(to), keep, free_memory)
+    made = with_graph_holders((planner or plan_sharded)(objects, _target(to), keep, free_memory))
     if verify == "bytes" and made.ok:
         stages = Stages()
         stages.begin("digests")
@@ -302,7 +331,8 @@ def _target(to: Any, argument: str = "to") -> torch.device:
         return resolve_device(to)
     except NoSuchDevice as error:
         said = repr(to) if isinstance(to, (str, int, float, torch.device, NoneType)) else f"a {type(to).__name__}"
-        remedy = f"{argument}='auto' takes the accelerator, or the CPU where there is none"
+        remedy = f"{argument}={error.instead!r}; or " if error.instead else ""
+        remedy += f"{argument}='auto' takes the accelerator, or the CPU where there is none"
         remedy += "; tm.rehearse(...) needs no accelerator" if argument == "to" else ""
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
 

@@ -265,6 +265,10 @@ NOTES = {
         "a simulated first step could not show where an optimizer of this class keeps its scalars: `step` goes to the "
         "CPU, all others to the device of their parameters; `tm.register_rule` overrides this",
     ),
+    "N070": Code(
+        "an optimizer, a moving average or a gradient scaler of the state was not given, and has tensors that are left "
+        "on another device: give it too; to leave it there on purpose, give it and `keep=` it",
+    ),
 }
 
 FINDINGS = {

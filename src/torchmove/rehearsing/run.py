@@ -63,9 +63,11 @@ from torchmove.rehearsing.restore import (
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.rehearsing.runtime import forget_answers, nothing_traced, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.tensors import CPU, StandIn, generators, leaves, place_of
+from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import Path, names_of
 from torchmove.surveying.survey import survey_objects
+from torchmove.wrong_calls import no_step
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["auto", "shapes", "real"]
@@ -165,6 +167,8 @@ def rehearse(
         >>> found.ok, found.findings[0].kind, found.findings[0].remedy
         (False, 'input', 'batch = batch.to("cuda")')
     """
+    if not callable(step) or isinstance(step, Result) or (isinstance(step, nn.Module) and not objects):
+        raise no_step(step)
     options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
     return rehearse_for(step, objects, options, frame(0).f_back)
 
