@@ -108,7 +108,7 @@ def a_closure():
     def build() -> tuple[nn.Module, Callable[[], None]]:
         model = network()
         optimizer = stepped(model.parameters())
-        return model, lambda: optimizer.step()
+        return model, lambda: optimizer.zero_grad(set_to_none=True)
 
     model, step = build()
     return tm.plan(model, to=TWIN) if step else None
@@ -252,7 +252,7 @@ def stochastic_weight_averaging():
 
 
 class Own(torch.optim.SGD):
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # noqa: ARG002
         for group in self.param_groups:
             for each in group["params"]:
                 self.state[each]["average"] = torch.zeros_like(each)
@@ -476,7 +476,7 @@ def the_average_is_there_already():
 def the_scaler_has_not_scaled():
     model = network()
     scaler = torch.amp.GradScaler("cpu")
-    return noted(model, stepped(model.parameters())) if scaler else None
+    return tm.plan(model, stepped(model.parameters()), to=TWIN) if scaler else None
 
 
 @silent
@@ -513,7 +513,7 @@ def it_trains_a_copy():
 
 
 @pytest.mark.parametrize("program", SILENT)
-def test_nothing_is_tm.plan(program, to=TWIN):
+def test_nothing_is_noted(program):
     gc.disable()  # a dead cycle stays until it is collected
     try:
         assert noted(SILENT[program]()) == []
@@ -628,7 +628,7 @@ def test_a_search_is_bounded(monkeypatch):
     monkeypatch.setattr(variables, "_MOST_OBJECTS", 500)
     seen = []
     model, many = network(), [[[object(), []] for _ in range(50)] for _ in range(1000)]
-    found = list(variables.find_variables(lambda _: True, lambda value: seen.append(value)))
+    found = list(variables.find_variables(lambda _: True, seen.append))
     assert not found
     assert 0 < len(seen) < 10_000 < sum(map(len, many))
     assert noted(tm.plan(model, to=TWIN)) == []

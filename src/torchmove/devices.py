@@ -16,7 +16,7 @@ _MAP_NAME = re.compile(r"(^|_)device_map$")
 
 
 class NoSuchDevice(Exception):
-    """The device does not exist; the message says why, and which devices exist. `instead`: one of its kind that does."""
+    """The device does not exist; the message says why, and which devices exist. `instead`: one that could be meant."""
 
     def __init__(self, message: str, *, instead: str = "") -> None:
         super().__init__(message)

@@ -46,7 +46,7 @@ def answers_wrong_calls(device: str | None = None, *others: str) -> Callable[[Ca
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        code = function.__code__  # type: ignore[attr-defined]
+        code = function.__code__
         known = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
         name = f"tm.{function.__qualname__.partition('.')[0]}"
         before, enough = code.co_argcount, {device, *others}  # `self`, of a class

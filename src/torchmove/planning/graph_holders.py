@@ -42,7 +42,12 @@ def _naming(refusal: Refusal, holders: Sequence[Variable], paths: set[str]) -> R
 
 def _holders(leaves: Sequence[Tensor], plan: Plan) -> list[Variable]:
     ends = {id(each) for each in ends_of_live_graphs(leaves)}
-    return [*find_variables(lambda kind: issubclass(kind, Tensor), lambda value: id(value) in ends, plan.inventory.holders)]
+    found = list(
+        find_variables(lambda kind: issubclass(kind, Tensor), lambda value: id(value) in ends, plan.inventory.holders)
+    )
+    # A notebook keeps its results in several places of its own, which the calls around the cell lead to.
+    results = {id(each.value) for each in found if _is_result(each)}
+    return [each for each in found if not each.where or _is_result(each) or id(each.value) not in results]
 
 
 # ---------------------------------------------------------------- names
@@ -91,7 +96,8 @@ def _deletions(holders: Sequence[Variable]) -> list[str]:
 
 
 _CLEAR = ".clear()"
-_FORGET = "%reset -f out"
+# `%reset -f out` alone leaves what IPython keeps of `_`.
+_FORGET = "get_ipython().displayhook.flush(); get_ipython().user_ns_hidden.update(_='', __='', ___='')"
 
 
 def _deleted(variable: Variable) -> str:
