@@ -548,6 +548,21 @@ def test_the_fix_names_the_scheduler_that_leads_to_the_optimizer():
     assert scheduler
 
 
+def test_a_move_to_several_devices_has_the_same_note():
+    model = network()
+    optimizer = stepped(model.parameters())
+    (note,) = tm.plan(model, to={"model.0": "twin:0", "*": "twin:1"}).notes
+    assert note.why.endswith("8 tensors left on cpu. Fix: tm.move(model, optimizer, to=...)")
+    assert optimizer
+
+
+def test_a_cast_in_place_leaves_nothing_behind():
+    model = network()
+    optimizer = stepped(model.parameters())
+    assert noted(tm.plan(model, dtype=torch.float64)) == []
+    assert optimizer
+
+
 def test_verify_notes_an_optimizer_whose_state_is_elsewhere():
     model = network()
     optimizer = stepped(model.parameters())

@@ -136,7 +136,7 @@ def test_the_signatures_are_their_own():
     for function in (tm.move, tm.plan, tm.verify, tm.survey, tm.park):
         assert next(iter(inspect.signature(function).parameters)) == "objects"
         assert "answers" not in str(inspect.signature(function))
-    assert str(inspect.signature(tm.move)).startswith("(*objects: 'Any', to: 'Device'")
+    assert str(inspect.signature(tm.move)).startswith("(*objects: 'Any', to: 'Device")
     assert [*inspect.signature(tm.parked).parameters][:2] == ["objects", "keep"]
     assert tm.move.__module__ == "torchmove.chain"
     assert pickle.loads(pickle.dumps(tm.move)) is tm.move

@@ -24,7 +24,7 @@ class NoSuchDevice(Exception):
 
 
 def resolve_device(to: torch.device | str | int) -> torch.device:
-    """The device that `to` stands for, with its index. Raises NoSuchDevice."""
+    """The device that `to` names, with its index. Raises NoSuchDevice."""
     device = _auto() if isinstance(to, str) and to == "auto" else _parse(to)
     if device.type == "meta":
         raise NoSuchDevice("tensors on the meta device have no data: moving there would lose all of it")
@@ -117,7 +117,7 @@ def _parse(to: torch.device | str | int) -> torch.device:
     try:
         return torch.device(to)
     except (RuntimeError, TypeError) as error:
-        said = repr(to) if isinstance(to, (str, int, NoneType)) else f"a {type(to).__name__}"
+        said = repr(to) if isinstance(to, (str, int, NoneType)) else type(to).__name__
         raise NoSuchDevice(f"{said} is not a device; this machine has {available_devices()}") from error
 
 

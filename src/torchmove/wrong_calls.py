@@ -138,7 +138,7 @@ def _call_of(name: str, objects: Sequence[Any], *options: str) -> str:
 def no_plan(given: Any) -> TypeError:
     """The answer to `tm.apply(model)`."""
     planned = _call_of("tm.plan", [given], "to='auto'")
-    return TypeError(f"tm.apply takes a Plan, not a {type(given).__name__}. Fix: tm.apply({planned})")
+    return TypeError(f"tm.apply takes a Plan, not {type(given).__name__}. Fix: tm.apply({planned})")
 
 
 def no_step(step: Any) -> TypeError:
@@ -149,6 +149,6 @@ def no_step(step: Any) -> TypeError:
         return TypeError(f"tm.rehearse takes a step, which is a function, and what to call it with. Fix: {fix}")
     kind = type(step).__name__
     return TypeError(
-        f"tm.rehearse takes a step, which is a function, and calls it itself, but got a {kind}. "
+        f"tm.rehearse takes a step, which is a function, and calls it itself, not {kind}. "
         "Fix: tm.rehearse(step, model, batch), not tm.rehearse(step(model, batch))"
     )

@@ -43,11 +43,11 @@ class Place(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A state, the places of its tensors by their ids, and the target of the move that would take everything along."""
+    """A state, the places of its tensors by their ids, and the target of a move, as it is written in a call."""
 
     inventory: Inventory
     places: Mapping[int, Place]
-    target: torch.device
+    to: str
 
 
 def with_notes(plan: Plan) -> Plan:
@@ -59,14 +59,15 @@ def with_notes(plan: Plan) -> Plan:
 def _notes_before(plan: Plan) -> tuple[Note, ...]:
     tensors, devices = plan.inventory.tensors.objects, plan.inventory.tensors.metadata.devices
     places = {id(tensors[index]): Place(devices[index], plan.placement[index]) for index in plan.moves.indices()}
-    return _notes(Case(plan.inventory, places, plan.target))
+    targets = {target for _, target in plan.moves.ways}
+    return _notes(Case(plan.inventory, places, repr(str(plan.target)) if targets == {plan.target} else "..."))
 
 
 def notes_now(inventory: Inventory, target: torch.device) -> tuple[Note, ...]:
     """The notes about a state where it is."""
     devices = inventory.tensors.metadata.devices
     places = {tensor: Place(None, devices[index]) for tensor, index in inventory.number.items()}
-    return _notes(Case(inventory, places, target))
+    return _notes(Case(inventory, places, repr(str(target))))
 
 
 @plain_torch
@@ -95,7 +96,7 @@ class Belonging(NamedTuple):
 
 def _noted(case: Case, left: Sequence[Belonging]) -> Iterator[Note]:
     names = dict.fromkeys(_given_as(each.variable) for each in left)
-    call = f"tm.move({', '.join([*case.inventory.roots, *names])}, to={str(case.target)!r})"
+    call = f"tm.move({', '.join([*case.inventory.roots, *names])}, to={case.to})"
     for variable, does, tensors in left:
         count = counted(len(tensors), "tensor")
         devices = listed(sorted({str(tensor.device) for tensor in tensors}))
