@@ -217,8 +217,7 @@ FILES = {
         "pass another path; to replace a regular file, `overwrite=True`, on the command line `--overwrite`",
     ),
     "R070": Code(
-        "nothing to relocate: everything is on that device already, or it is a safetensors file, which records no "
-        "device and loads on any",
+        "nothing to relocate: a safetensors file records no device and loads on any",
         "use the file as it is",
     ),
     "R071": Code(

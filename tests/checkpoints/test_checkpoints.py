@@ -433,10 +433,24 @@ def test_an_alignment_of_its_own_is_kept(tmp_path):
         assert {record.offset % 4096 for record in Archive(source).records.values()} == {0}
 
 
-def test_nothing_to_do_is_said(tmp_path):
+@pytest.mark.parametrize(("state", "why"), [(training, "all of it was on cpu already"), (dict, "it has no tensors")])
+def test_what_is_on_the_device_already_is_copied_unchanged(tmp_path, state, why):
+    file = save(tmp_path / "a.pt", state(), "cpu")
+    done = relocate(file, out=tmp_path / "b.pt")
+    assert f"b.pt: copied unchanged, {why}; " in str(done).splitlines()[0]
+    assert done.storages == 0
+    with InputFile(file) as one, InputFile(tmp_path / "b.pt") as other:
+        records = [
+            {r.name: source.read(r.offset, r.nbytes) for r in Archive(source).records.values()}
+            for source in (one, other)
+        ]
+    assert records[0] == records[1]
+
+
+def test_auto_is_the_machines_accelerator(tmp_path, monkeypatch):
     file = save(tmp_path / "a.pt", training(), "cpu")
-    assert refused(lambda: relocate(file, out=tmp_path / "b.pt")) == "R070"
-    assert os.listdir(tmp_path) == ["a.pt"]
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
+    assert relocate(file, to="auto", out=tmp_path / "b.pt").target == "cpu"
 
 
 def test_a_key_that_is_not_equal_to_itself_is_refused_in_a_line(tmp_path):
@@ -764,14 +778,11 @@ def test_any_checkpoint_is_the_same_after_its_journey(tmp_path_factory, recipe, 
     contents = inspect(file)
     original = torch.load(plain)
     _found_as_torch_loads(contents, original)
-    if contents.devices().keys() <= {"cpu"}:
-        assert refused(lambda: relocate(file, out=folder / "b.pt")) == "R070"
-        return
     relocate(file, out=folder / "b.pt")
     alike(torch.load(folder / "b.pt"), original)
     assert meaning_of(folder / "b.pt") == meaning_of(plain) == meaning_of(file)
     relocate(folder / "b.pt", "cuda:1", out=folder / "c.pt")
-    assert inspect(folder / "c.pt").devices().keys() == {"cuda:1"}
+    assert inspect(folder / "c.pt").devices().keys() == ({"cuda:1"} if contents.storages else set())
     assert meaning_of(folder / "c.pt") == meaning_of(file)
     alike(torch.load(folder / "c.pt", map_location="cpu"), original)
 

@@ -265,7 +265,7 @@ class JsonText:
             self._at = scalar.end() if scalar else self._invalid("a value is missing")
         while open_ones:
             self._skip_one(open_ones)
-        return self._text[begin : begin + 100]
+        return self._text[begin : min(self._at, begin + 100)]
 
     def _skip_one(self, open_ones: list[str]) -> None:
         found = _INNER.search(self._text, self._at)

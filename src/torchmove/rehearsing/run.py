@@ -140,7 +140,7 @@ def rehearse(
         *objects: its arguments; stand-ins replace their tensors during the rehearsal. Modules, optimizers and objects
             that hold them start on the device; tensors, containers of tensors and objects without parameters, such as
             a batch, start on the CPU.
-        to: the device; this machine need not have it.
+        to: the device; this machine need not have it. "auto": the machine's accelerator, else "cuda".
         moved_by: "torchmove" places the state as tm.move does, "to" as Module.to does.
         data: "real" computes with real values, "shapes" with shapes only; "auto" uses real values for a small state,
             and for a large one if the step branches on a value and memory suffices.
@@ -234,7 +234,9 @@ def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
 
 
 def home_of(to: str | torch.device) -> torch.device:
-    """The device, with its index."""
+    """The device, with its index. "auto": the machine's accelerator, where there is none a GPU."""
+    if to == "auto":
+        to = torch.accelerator.current_accelerator(check_available=True) or "cuda"
     try:
         device = torch.device(to)
     except RuntimeError:
@@ -356,6 +358,7 @@ class _Rehearsing:
             stopped=self.stopped,
             ending=self.ending,
             stopped_at="" if self.stopped_at is None else str(self.stopped_at),
+            stopped_in=None if self.stopped_at is None else (self.stopped_at.file, self.stopped_at.number),
             values=self.values,
             assumed=(*self.assumed, *guessed),
         )
