@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import types
-from collections import ChainMap, defaultdict, deque
+from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FrameType
@@ -76,6 +76,8 @@ _MOST_HOLDERS = 4  # levels of nested objects to follow
 _CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are checked one by one
 _DISTRIBUTIONS = (torch.distributions.Distribution, torch.distributions.Transform)  # they hold their argument tensors
 
+
+_FILLED_BY_LIBRARY = (UserDict, UserList)  # base classes that assign attributes of their own
 
 _Moment = tuple[int, ...]  # when a statement ran: its position, preceded by the position of the call that led to it
 
@@ -705,8 +707,11 @@ class Decided:
         if not isinstance(value, (list, tuple, dict, set, deque)):
             return []
         pairs = _members(value)
-        if self._was_sent(f"{name}[]", value) or self._was_filled(name):
-            return [one for key, one in pairs if not self._came_later(name, key)]
+        if self._was_filled(name):
+            return [one for _, one in pairs]
+        if self._was_sent(f"{name}[]", value):
+            elements = [(key, one) for key, one in pairs if self._was_sent(f"{name}[]", one)]
+            return [one for key, one in elements if not self._came_later(name, key)]
         return [one for key, one in pairs if not _is_plain(one) and self._element_was_sent(name, key, one)]
 
     def _came_later(self, name: str, key: Any, scope: str = "") -> bool:
@@ -792,11 +797,16 @@ class Decided:
 
         def found(source: Source) -> Line | None:
             own = self._own(source, name, owners) or self._own(source, ANY, owners)
+            if isinstance(holder, _FILLED_BY_LIBRARY):  # by the base class, unless a method has run
+                own = [each for each in own if self._ran_before(source, each.scope)]
             elements = self._own(source, f"{name}[]", owners) if isinstance(value, _CONTAINERS) else []
             is_tensor = isinstance(value, torch.Tensor)
             if not own and dataclasses.is_dataclass(holder):
                 return self._of_field(source, name, holder)
-            return self.placements.sent(source, own, is_tensor=is_tensor) or self.placements.sent(source, elements)
+            are_tensors = all(isinstance(each, torch.Tensor) for _, each in _members(value))
+            return self.placements.sent(source, own, is_tensor=is_tensor) or self.placements.sent(
+                source, elements, is_tensor=are_tensors
+            )
 
         with self.placements.of_object(self._made_by(holder)):
             return self._first(found) is not None

@@ -39,6 +39,7 @@ from torchmove.rehearsing.sources import (
     called,
     default_of,
     family_of,
+    is_accelerator,
     loops_of,
     owner_of,
     parameters_of,
@@ -642,6 +643,8 @@ class Placements:
             return None
         asked = self._asked(node, name, where)
         found = next(filter(None, (self._decided(each, where, deep) for each in asked)), None)
+        if found is None and not asked and _names_an_accelerator(node):
+            found = self._under_conditions(where, deep)
         if found is not None:
             return found
         if name in _PREPARING and isinstance(node.func, ast.Attribute):
@@ -656,6 +659,15 @@ class Placements:
         if where.default is not None and self._makes(node, name, where.source):
             return self._decided(where.default, where, deep)
         return self._of_any(self._followed(node, name, where), where, deep)
+
+    def _under_conditions(self, where: Where, deep: int) -> Line | None:
+        """The line that decided to call a function whose statements fail without the device."""
+        conditions = self.reasons.conditions_of(where.source, where.scope) if where.scope and deep <= _STEPS else ()
+        for caller, test, at in conditions:
+            found = self._decided(test, Where.of_argument(caller, test, at)._replace(tests=(test,)), deep + 1)
+            if found is not None:
+                return found
+        return None
 
     def _sent_in_place(self, name: str, where: Where, deep: int) -> Line | None:
         """The line that moves the argument of a function without a result: `def send(model, device): ...`."""
@@ -761,6 +773,13 @@ class Placements:
             for each in assigned
             for inner in ast.walk(each.value)
         )
+
+
+def _names_an_accelerator(call: ast.Call) -> bool:
+    """Is it `x.cuda()` or `x.to("cuda")`?"""
+    given = [each.value for each in call.args if isinstance(each, ast.Constant)]
+    named = called(call) == "to" and any(is_accelerator(each) for each in given)
+    return isinstance(call.func, ast.Attribute) and (called(call) == "cuda" or named)
 
 
 def is_made_on_cpu(value: ast.expr) -> bool:

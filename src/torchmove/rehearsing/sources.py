@@ -100,6 +100,7 @@ class Source:
         self.over: dict[tuple[str, str], ast.Name | ast.Attribute] = {}  # the container of each loop variable's values
         self.states_sent: list[tuple[str, ast.For]] = []  # optimizers whose state a loop moves
         self.sendings: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # moves with a kept result
+        self.conditions: defaultdict[ast.AST, list[ast.expr]] = defaultdict(list)  # the tests around each call
         self.within: dict[ast.expr, dict[str, ast.expr]] = {}  # by argument in a comprehension: its iterables
         self.imports: dict[str, tuple[str, str]] = {}
         self.globals: set[tuple[str, str]] = set()  # scopes, and the names they declare `global`
@@ -137,6 +138,8 @@ class Source:
             self._read(node.body, inner, node.name, ())
         elif isinstance(node, ast.If):
             self._read_expressions([node.test], scope)
+            for call in (each for one in node.body for each in ast.walk(one) if isinstance(each, ast.Call)):
+                self.conditions[call].append(node.test)
             self._read(node.body, scope, owner, (*tests, node.test))
             otherwise = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
             self._read(node.orelse, scope, owner, (*tests, otherwise))
@@ -728,8 +731,19 @@ class Reasons:
         elif isinstance(holder, ast.Attribute) and isinstance(holder.value, ast.Name) and holder.value.id == "self":
             its = owner_of(source, scope)
             assigned = [each for each in source.attributes.get(holder.attr, ()) if each.owner == its]
+        elif isinstance(holder, ast.Call):  # `nn.Linear(4, 2).to(device)`
+            return bool(owner) and _is_made_as_another(source, holder, owner)
         made = [each.value for each in assigned if not each.is_sent]
         return bool(owner and made) and all(_is_made_as_another(source, each, owner) for each in made)
+
+    def conditions_of(self, source: Source, scope: str) -> Iterator[tuple[Source, ast.expr, str]]:
+        """Yield the tests around the calls of a function or method: `if torch.cuda.is_available(): norm.cuda()`."""
+        owner = owner_of(source, scope)
+        for caller, call, at in self.calls_of(source, scope):
+            holder = call.func.value if isinstance(call.func, ast.Attribute) else None
+            if owner and not (isinstance(holder, ast.Name) and _is_instance(caller, holder.id, at, owner)):
+                continue
+            yield from ((caller, test, at) for test in caller.conditions.get(call, ()))
 
     def _is_of(self, source: Source, func: ast.expr, file: str) -> bool:
         """Does it belong to `file`, as in `layers.Coupling` where `file` is imported as `layers`?"""
@@ -880,9 +894,19 @@ def _thrown_away_in(method: ast.AST | None) -> Iterator[ast.expr]:
 def _is_made_as_another(source: Source, value: ast.expr, owner: str) -> bool:
     if not isinstance(value, ast.Call):
         return isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp))
-    kind = called(value)
-    is_known = kind in source.classes or kind in ("deque", "list", "dict", "set")
+    kind, first = called(value), value.func
+    while isinstance(first, (ast.Attribute, ast.Call)):  # `nn` in `nn.Linear(4, 2).to(device)`
+        first = first.value if isinstance(first, ast.Attribute) else first.func
+    is_torchs = isinstance(first, ast.Name) and source.modules.get(first.id, "").partition(".")[0] == "torch"
+    is_known = is_torchs or kind in source.classes or kind in ("deque", "list", "dict", "set")
     return is_known and owner not in {*family_of(source, kind)}
+
+
+def _is_instance(source: Source, name: str, scope: str, owner: str) -> bool:
+    """Is a variable made by the constructor of a class, or is it `self`?"""
+    assigned = source.names.get((scope, name)) or source.names.get(("", name), [])
+    made = [called(each.value) for each in assigned if isinstance(each.value, ast.Call)]
+    return name == "self" or any(owner in family_of(source, each) for each in made)
 
 
 def family_of(source: Source, name: str) -> Iterator[str]:
@@ -904,9 +928,14 @@ def is_librarys(source: Source, name: str) -> bool:
     return file is not None and is_installed(file) and module.partition(".")[0] not in ("torch", "numpy")
 
 
+def is_accelerator(value: object) -> bool:
+    """Is it the name of an accelerator, such as "cuda:0"?"""
+    return isinstance(value, str) and _ACCELERATOR.match(value) is not None
+
+
 def _asks(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant):
-        return isinstance(node.value, str) and _ACCELERATOR.match(node.value) is not None
+        return is_accelerator(node.value)
     if isinstance(node, ast.Attribute):
         return node.attr in ASKS or (node.attr.endswith("Tensor") and getattr(node.value, "attr", "") == "cuda")
     return isinstance(node, ast.Name) and node.id in ASKS
