@@ -44,6 +44,9 @@ from torchmove.rehearsing.origins import (
 from torchmove.rehearsing.provenance import Origin, called_from, users_frame, users_line, users_lines
 from torchmove.rehearsing.tensors import CPU, Sent, StandIn, leaves, mapped, place_of
 
+_TRAINS = 6  # the index of the argument `train` of torch.lstm and the others; one more for a packed sequence
+_BY_CUDNN = "call .train() of the RNN before; or run it under torch.backends.cudnn.flags(enabled=False)"
+
 
 class Guess(float):
     """The result of `item()` when the value is not known: arithmetic treats it as 1.0, and branching on it raises.
@@ -451,13 +454,16 @@ class FunctionOverrides(TorchFunctionMode):
     def over_packed(self, call: Call) -> Any:
         """RNNs and padding over packed sequences, whose C++ reads the values of `batch_sizes`."""
         first, second, *rest = call.args
-        if isinstance(second, StandIn) and second.dtype == torch.int64:
+        is_packed = isinstance(second, StandIn) and second.dtype == torch.int64
+        if is_packed:
             if not self.stage.knows(second):
                 raise CannotGoOn("a packed sequence has its lengths as values")
             call = call._replace(args=(first, second._behind, *rest))
         done = call.done()
         if call.func is pad_packed_sequence:
             self.stage.admit(done[1])._place = CPU  # the lengths
+        elif call.args[_TRAINS + is_packed : _TRAINS + 1 + is_packed] == (False,) and torch.backends.cudnn.enabled:
+            self.stage.refuse_backward(done, "cudnn RNN backward can only be called in training mode", _BY_CUDNN)
         return done
 
     def pin(self, call: Call) -> Any:
