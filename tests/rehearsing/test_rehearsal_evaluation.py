@@ -880,3 +880,49 @@ def test_the_state_of_an_optimizer_is_where_the_statements_put_it(load, how):
     made, ok = STATES[how]
     found = tm.rehearse(load(HEAD + OPTIMIZED.format(made=made)).step)
     assert [each.kind for each in found.failing] == ([] if ok else ["optimizer"]), str(found)
+
+
+# ---------------------------------------------------------------- settings that another file makes
+
+PARTS = """import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, cfg):
+        self.cfg, self.net = cfg, nn.Linear(4, 4).to(cfg{device})
+        self.weight = torch.ones(4){end}
+
+    def fit(self, x):
+        return (self.net(x.to(self.cfg{device})) * self.weight).sum()
+"""
+MAKES = {
+    "an object": "class Config:\n    def __init__(self):\n        self.device = {chosen}\n\n\ncfg = Config()\n",
+    "a dataclass": (
+        "from dataclasses import dataclass, field\n\n\n@dataclass\nclass Config:\n"
+        "    device: str = field(default_factory=lambda: {chosen})\n\n\ncfg = Config()\n"
+    ),
+    "a function": (
+        "import argparse\n\n\ndef parsed():\n    args = argparse.Namespace(lr=0.1)\n    args.device = {chosen}\n"
+        "    return args\n\n\ncfg = parsed()\n"
+    ),
+    "a dict": "cfg = {{'lr': 0.1, 'device': {chosen}}}\n",
+}
+
+
+@pytest.mark.parametrize("makes", MAKES)
+@pytest.mark.parametrize("end", [".to(cfg{device})", ""])
+def test_the_device_of_settings_that_another_file_makes(load, makes, end):
+    device = "['device']" if makes == "a dict" else ".device"
+    chosen = '"cuda" if torch.cuda.is_available() else "cpu"'
+    settings = load("import torch\n" + MAKES[makes].format(chosen=chosen))
+    parts = load(PARTS.format(device=device, end=end.format(device=device)))
+    program = load(
+        f"from {settings.__name__} import cfg\nfrom {parts.__name__} import Trainer\n\n\n"
+        "def make():\n    return Trainer(cfg)\n\n\ndef step(trainer, x):\n    trainer.fit(x)\n"
+    )
+    import torch
+
+    found = tm.rehearse(program.step, program.make(), torch.ones(3, 4))
+    assert [each.kind for each in found.failing] == ([] if end else ["loss"]), str(found)
+    assert found.stopped == ""

@@ -63,7 +63,9 @@ _ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
 ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}
 # Classes that choose a device and move the modules they are given.
 _MOVERS = {"transformers.trainer.Trainer", "stable_baselines3.common.base_class.BaseAlgorithm"}
+_SETTINGS = re.compile(r"(args|cfg|conf|config|hparams|hps|opts?|options|params|settings|flags)$", re.IGNORECASE)
 DEEP = 12  # most references to follow from name to name
+_BRIEF = 4  # references up to which a variable that refers to itself is looked up again
 
 
 class Assigned(NamedTuple):
@@ -520,6 +522,7 @@ class Reasons:
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}
         self._known: dict[tuple[str, ...], Line | None] = {}  # results for attributes and parameters
+        self._classes: dict[tuple[ast.expr, str], tuple[Source, str] | None] = {}  # of objects, by expression and scope
         self._made_by: Mapping[str, ast.Call] = {}  # by class: the call that created the inspected object
 
     @contextmanager
@@ -573,8 +576,11 @@ class Reasons:
                 found = self.of_name(module, node.attr, "", deep + 1)
             elif isinstance(node, ast.Attribute) and not _is_torchs(node) and not _is_of_tensor(source, node, scope):
                 found = self.of_attribute(source, node.attr, (), deep + 1)
+                found = found or self._of_instance(source, node, scope, deep + 1)
             elif isinstance(node, ast.Subscript) and isinstance(key := getattr(node.slice, "value", None), str):
                 found = self.of_attribute(source, key, (), deep + 1)
+                if found is None and _SETTINGS.match(_last_name(node.value)):
+                    found = self._of_settings(key)
             elif isinstance(node, ast.Call) and called(node) == "get_default_device" and source.set_default:
                 found = self.of(source, source.set_default, "", deep + 1)
             elif isinstance(node, ast.Call):
@@ -582,6 +588,73 @@ class Reasons:
             if found is not None:
                 return found
         return None
+
+    def _of_instance(self, source: Source, node: ast.Attribute, scope: str, deep: int) -> Line | None:
+        """The line that chose an attribute of an object whose class is in another file: `cfg.device`."""
+        key = node.value, scope
+        if key not in self._classes:
+            self._classes[key] = None  # ends the recursion of names that refer to each other
+            self._classes[key] = self._class_of(source, node.value, scope, 0)
+        made_by = self._classes[key]
+        if made_by is not None:
+            return self.of_attribute(made_by[0], node.attr, made_by[1:], deep)
+        return self._of_settings(node.attr) if _SETTINGS.match(_last_name(node.value)) else None
+
+    def _of_settings(self, name: str) -> Line | None:
+        """The line that chose an attribute or a key of settings that are made in another file, by its name alone."""
+        for source in list(self._sources.values()):
+            found = self.of_any(source, [each for each in source.attributes.get(name, ()) if not each.owner])
+            if found is not None:
+                return found
+        return None
+
+    def _class_of(self, source: Source, node: ast.expr, scope: str, deep: int) -> tuple[Source, str] | None:
+        """The class whose constructor made the value of an expression, with the class's file; None if unknown."""
+        if deep > DEEP:
+            return None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in source.classes:
+                return source, node.func.id
+            module, name = self.imported(source, node.func.id)
+            other = self._file_named(module)
+            if other is not None and name in other.returns:  # `get_config()`
+                given = [(other, each.value, each.scope) for each in other.returns[name]]
+                return next(filter(None, (self._class_of(*each, deep + 1) for each in given)), None)
+            return (other, name) if other is not None and name in other.classes else None
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            owners = {*family_of(source, owner_of(source, scope))}
+            given = [
+                (source, each.value, each.scope)
+                for each in source.attributes.get(node.attr, ())
+                if each.owner in owners
+            ]
+        elif isinstance(node, ast.Name):
+            module, name = self.imported(source, node.id)
+            if (other := self._file_named(module)) is not None and name in other.classes:  # the class itself
+                return other, name
+            given = self._bindings(source, node.id, scope)
+        else:
+            return None
+        return next(filter(None, (self._class_of(*each, deep + 1) for each in given)), None)
+
+    def _bindings(self, source: Source, name: str, scope: str) -> list[tuple[Source, ast.expr, str]]:
+        """The expressions that a variable or a parameter gets its values from, also in other files."""
+        while scope and not source.names.get((scope, name)):
+            if scope in source.functions and name in parameters_of(source.functions[scope]):
+                return self.arguments(source, scope, name)
+            scope = scope_around(scope)
+        if source.names.get((scope, name)):
+            return [(source, each.value, each.scope) for each in source.names[scope, name]]
+        module, original = self.imported(source, name)
+        other = self._file_named(module)
+        return (
+            [] if other is None else [(other, each.value, each.scope) for each in other.names.get(("", original), ())]
+        )
+
+    def _file_named(self, module: str) -> Source | None:
+        """The source of a module of the program."""
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return self.source(file) if file is not None and is_program(file) else None
 
     def _module_of(self, source: Source, node: ast.Attribute) -> Source | None:
         """The source of the program's module that an attribute belongs to: `settings` in `settings.DEVICE`."""
@@ -683,6 +756,16 @@ class Reasons:
         return None
 
     def of_name(self, source: Source, name: str, scope: str, deep: int = 0) -> Line | None:
+        """The line that chose a variable. Deep inside of an expression, each variable is looked up once."""
+        key = source.file, scope, name, "name"
+        if deep <= _BRIEF or deep > DEEP:
+            return self._of_name(source, name, scope, deep)
+        if key not in self._known:
+            self._known[key] = None
+            self._known[key] = self._of_name(source, name, scope, _BRIEF)
+        return self._known[key]
+
+    def _of_name(self, source: Source, name: str, scope: str, deep: int) -> Line | None:
         while True:
             if not scope and (bound := self.bound(source, name))[1]:
                 return self.of_any(*bound, deep)
