@@ -277,3 +277,52 @@ def test_coordinates_of_flat_indices(data):
 
     found = tm.rehearse(step, nn.Linear(3, 2), torch.rand(2, 3), data=data)
     assert found.ok, str(found)
+
+
+# ---------------------------------------------------------------- what cuDNN refuses
+
+
+def of_input(rnn, x):
+    rnn.eval()
+    rnn(x.to("cuda").requires_grad_())[0].sum().backward()
+
+
+def of_packed(rnn, x):
+    rnn.eval()
+    rnn(nn.utils.rnn.pack_padded_sequence(x.to("cuda"), [5, 3], batch_first=True))[0].data.sum().backward()
+
+
+def in_training(rnn, x):
+    rnn(x.to("cuda"))[0].sum().backward()
+
+
+def without_gradients(rnn, x):
+    rnn.eval()
+    with torch.no_grad():
+        rnn(x.to("cuda"))
+
+
+def without_cudnn(rnn, x):
+    rnn.eval()
+    with torch.backends.cudnn.flags(enabled=False):
+        out, _ = rnn(x.to("cuda"))
+    out.sum().backward()
+
+
+@pytest.mark.parametrize("rnn", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(
+    ("step", "kinds"),
+    [(of_input, ["dtype"]), (of_packed, ["dtype"]), (in_training, []), (without_gradients, []), (without_cudnn, [])],
+)
+def test_cudnn_refuses_the_backward_pass_of_an_rnn_in_eval_mode(rnn, step, kinds):
+    found = tm.rehearse(step, rnn(4, 3, batch_first=True), torch.randn(2, 5, 4))
+    assert [each.kind for each in found.failing] == kinds, str(found)
+    assert found.stopped == ""
+
+
+def test_another_device_has_no_cudnn():
+    def step(rnn, x):
+        rnn.eval()
+        rnn(x.to("mps"))[0].sum().backward()
+
+    assert tm.rehearse(step, nn.GRU(4, 3, batch_first=True), torch.randn(2, 5, 4), to="mps")

@@ -477,6 +477,15 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.find(users_line(), "host", why, f"{users_name(tensor) or name}.cpu()")
         tensor._place = CPU
 
+    def refuse_backward(self, outputs: Sequence[Any], why: str, remedy: str) -> None:
+        """Report a backward pass through these tensors, which a kernel of CUDA refuses and one of the CPU does not."""
+        for each in outputs if self.home.type == "cuda" else ():
+            if isinstance(each, StandIn) and each._place is self.home and each.grad_fn is not None:
+                each.grad_fn.register_prehook(lambda _: self.refused_backward(why, remedy))
+
+    def refused_backward(self, why: str, remedy: str) -> None:
+        self.find(users_line(), "dtype", why, remedy)
+
     def refuse(self, error: Exception) -> NoReturn:
         """Raise an error as torch does."""
         self.refused = Refused(error)

@@ -733,10 +733,20 @@ class Belongings:
         if role == "state":
             what = f"{shown} is on cpu: Module.to does not move optimizer state"
             return Provenance("optimizer", what, f"tm.move(model, optimizer, to={name_of(self.home)})")
+        if kind == "container" and path.how is ATTRIBUTE and role not in ("parameter", "buffer") and holder is not None:
+            return self._of_plain_object(holder, path, shown)
         remedy = _remedy(kind, path)
         if kind == "closure" and shown.isidentifier():
             remedy = f"{shown}.to({name_of(self.home)}) where the function reads it; or tm.move, which moves it"
         return Provenance(kind, f"{shown} is on cpu: {what}", remedy)
+
+    def _of_plain_object(self, holder: Any, path: Path, shown: str) -> Provenance:
+        """The origin of an attribute of an object that is no module; the kind says whether a module holds it."""
+        kind, own = type(holder).__name__, f"self.{path.what}"
+        is_in_module = any(isinstance(_fetched(each, self.roots), nn.Module) for each in path.steps())
+        what = f"{shown} is on cpu: an attribute of {kind}, which is no module: Module.to does not look into it"
+        remedy = f"in {kind}: {own} = {own}.to({name_of(self.home)}); or tm.move, which finds it"
+        return Provenance("container" if is_in_module else "loss", what, remedy)
 
     def _sending(self, path: Path, role: str, steps: list[Path]) -> str:
         """The assignment that moves a tensor, with its module or with all elements of its list or dict."""
