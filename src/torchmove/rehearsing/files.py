@@ -224,9 +224,14 @@ def _safetensors() -> Any:
 
 
 def _path_of(file: Any) -> str:
-    """The real path of a path or an open file; "" if it has none."""
-    named = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
-    return os.path.realpath(named) if isinstance(named, (str, os.PathLike)) else ""
+    """The real path of a path or an open file; "" if it has none, such as a member of an archive, whatever its name."""
+    if not isinstance(file, (str, os.PathLike)):
+        try:
+            file.fileno()
+        except (AttributeError, OSError, ValueError):
+            return ""
+        file = getattr(file, "name", None)
+    return os.path.realpath(file) if isinstance(file, (str, os.PathLike)) else ""
 
 
 class _SentStorage(NamedTuple):
