@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn, serialization
 
-from torchmove.internals.simulation import LOADING, OPENING, SAVING, pytree, zip_writer_of
+from torchmove.internals.simulation import LOADING, OPENING, SAVING, file_systems, pytree, zip_writer_of
 from torchmove.internals.undo import Undo
 from torchmove.rehearsing.captured import tensors_in
 from torchmove.rehearsing.device import CannotGoOn, SimulatedDevice, outside_simulation
@@ -38,16 +39,19 @@ def files(company: ThreadTracking, undo: Undo) -> Iterator[None]:
         for names, over in ((OPENING, own.opening), (SAVING, own.saving), (LOADING, own.loading)):
             for name in names:
                 patches.enter_context(patch.object(serialization, name, over(getattr(serialization, name))))
-        patches.enter_context(patch.object(os, "stat", own.asked(os.stat)))
-        for name in ("remove", "unlink"):
-            patches.enter_context(patch.object(os, name, own.removing(getattr(os, name))))
-        for name in ("rename", "replace"):
-            patches.enter_context(patch.object(os, name, own.renaming(getattr(os, name))))
+        for place, (name, over) in product(file_systems, _file_functions(own).items()):
+            if hasattr(place, name):
+                patches.enter_context(patch.object(place, name, over(getattr(place, name))))
         safetensors = _safetensors()
         for name in ("_flatten", "_flatten_as_ptr", "serialize_file"):
             if hasattr(safetensors, name):
                 patches.enter_context(patch.object(safetensors, name, own.skipping(getattr(safetensors, name))))
         yield
+
+
+def _file_functions(own: _Files) -> dict[str, Callable[..., Callable[..., Any]]]:
+    removing, renaming = own.removing, own.renaming
+    return {"stat": own.asked, "remove": removing, "unlink": removing, "rename": renaming, "replace": renaming}
 
 
 class _Files:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from torchmove.internals.simulation import TorchDispatchMode
+from torchmove.internals.simulation import ThreadDispatchMode
 from torchmove.rehearsing.device import Over, SimulatedDevice, Task
 from torchmove.rehearsing.function_overrides import FunctionOverrides
 
@@ -104,7 +104,7 @@ class ThreadTracking:
             time.sleep(_MOMENT)
 
 
-class _Entrance(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Entrance(ThreadDispatchMode):  # type: ignore[no-untyped-call]
     """The dispatch mode of another thread: one mode object can be active in one thread only."""
 
     def __init__(self, stage: SimulatedDevice) -> None:
