@@ -111,7 +111,7 @@ $(ECOSYSTEM_READY): pyproject.toml constraints-ecosystem.txt
 # The pins of constraints.txt but torch's.
 $(TORCH_READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv-torch-$(VERSION). With CUDA, torch is gigabytes: the first time this takes many minutes."
-	$(PYTHON) -m venv --clear .venv-torch-$(VERSION)
+	test -x $(TORCH)/python || $(PYTHON) -m venv .venv-torch-$(VERSION)
 	grep -v '^torch==' constraints.txt > .venv-torch-$(VERSION)/constraints.txt
 	$(TORCH)/python -m pip install --quiet --disable-pip-version-check -c .venv-torch-$(VERSION)/constraints.txt setuptools torch==$(VERSION)
 	$(TORCH)/python -m pip install --quiet --disable-pip-version-check -c .venv-torch-$(VERSION)/constraints.txt --no-build-isolation -e '.[test]'

@@ -521,7 +521,9 @@ def test_a_step_of_another_file_is_called_with_what_this_one_decides(load):
     assert found.ok, str(found)
 
 
-def test_an_accelerator_that_is_not_there_is_no_device(load):
+def test_an_accelerator_that_is_not_there_is_no_device(load, monkeypatch):
+    # A torch with CUDA answers "cuda" without a GPU too.
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda *_, **__: None)
     text = """
 
 class Trainer:
