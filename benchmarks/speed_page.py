@@ -11,7 +11,7 @@ from typing import Any
 from speed_plot import plot
 
 from torchmove.formatting import readable_bytes
-from torchmove.reporting.machine import TITLES
+from torchmove.reporting.machine_reports import TITLES
 
 Figures = Mapping[str, Any]
 BEGIN, END = "<!-- speed -->", "<!-- /speed -->"

@@ -32,7 +32,7 @@ from torchmove.bench import (
     take_turns,
     transformer,
 )
-from torchmove.reporting.machine import TITLES
+from torchmove.reporting.machine_reports import TITLES
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"

@@ -21,9 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from zoo import ZOO, numbers
 
 import torchmove as tm
-from torchmove.internals.metadata import has_storage
+from torchmove.internals.storages import has_storage
 from torchmove.moving import movers
-from torchmove.moving.movers.plain import Plain
+from torchmove.moving.movers.copies import Plain
 from torchmove.testing import refresh
 
 pytestmark = pytest.mark.twin

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import torchmove as tm
 from torchmove.rehearsing.captured import Given, trained_in
-from torchmove.surveying.names import names_of
+from torchmove.surveying.paths import names_of
 
 CORPUS = Path(__file__).parent / "corpus"
 PLANTED, CLEAN, DECOYS = (sorted((CORPUS / name).glob("*.py")) for name in ("planted", "clean", "decoys"))

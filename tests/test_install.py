@@ -221,7 +221,7 @@ def link(distribution: metadata.Distribution, site: Path) -> None:
 
 @pytest.mark.slow
 @needs_pip
-@pytest.mark.skipif(importlib.util.find_spec("readme_renderer") is None, reason="needs readme_renderer, as in make dist")
+@pytest.mark.skipif(importlib.util.find_spec("readme_renderer") is None, reason="needs readme_renderer: make dist")
 def test_the_readme_renders_as_the_long_description(built):
     """Without what a reader need not see. Its links to other files lead somewhere in the repository only."""
     from readme_renderer import markdown

@@ -11,18 +11,16 @@ if TYPE_CHECKING:
     from torchmove.errors import MoveFailed, MoveRefused, TorchmoveError, VerificationError
     from torchmove.moving.receipt import Receipt
     from torchmove.parking import release
-    from torchmove.parking.parked_states import Parked, park, parked
-    from torchmove.parking.swapping import Swap, swap
+    from torchmove.parking.parked_states import Parked, Swap, park, parked, swap
+    from torchmove.planning.placement import register_rule
     from torchmove.planning.plan import Plan
-    from torchmove.planning.rules import register_rule
-    from torchmove.ranks.ddp import rewrap
-    from torchmove.ranks.tables import ByRank, by_rank
+    from torchmove.ranks import ByRank, by_rank, rewrap
     from torchmove.rehearsing.result import Rehearsal
     from torchmove.rehearsing.run import rehearse
-    from torchmove.surveying.children import attribute, item
     from torchmove.surveying.inventory import Inventory
+    from torchmove.surveying.paths import attribute, item
     from torchmove.surveying.readers import register_reader
-    from torchmove.verifying.verdict import Verdict
+    from torchmove.verifying.verify import Verdict
 
 __version__ = "0.1.0"
 
@@ -63,15 +61,14 @@ _NAMES_BY_MODULE = {
     "moving.receipt": ("Receipt",),
     "parking": ("Parked", "Swap", "park", "parked", "release", "swap"),
     "planning.plan": ("Plan",),
-    "planning.rules": ("register_rule",),
-    "ranks.ddp": ("rewrap",),
-    "ranks.tables": ("ByRank", "by_rank"),
+    "planning.placement": ("register_rule",),
+    "ranks": ("ByRank", "by_rank", "rewrap"),
     "rehearsing.result": ("Rehearsal",),
     "rehearsing.run": ("rehearse",),
-    "surveying.children": ("attribute", "item"),
     "surveying.inventory": ("Inventory",),
+    "surveying.paths": ("attribute", "item"),
     "surveying.readers": ("register_reader",),
-    "verifying.verdict": ("Verdict",),
+    "verifying.verify": ("Verdict",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -32,7 +32,7 @@ from torchmove.devices import (
 )
 from torchmove.errors import CannotMeasure
 from torchmove.formatting import readable_bytes
-from torchmove.moving.movers.workers import cores
+from torchmove.moving.movers.traffic import cores
 from torchmove.results import Result
 
 CPU = torch.device("cpu")

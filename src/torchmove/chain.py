@@ -21,15 +21,13 @@ from torchmove.moving.movers import NoSuchMover, choose_mover
 from torchmove.moving.receipt import Receipt
 from torchmove.planning.placement import keep_of
 from torchmove.planning.plan import Plan, Refusal
-from torchmove.planning.planner import Back, FreeBytes, make_plan
-from torchmove.planning.refusals import FAKES
+from torchmove.planning.planner import FAKES, Back, FreeBytes, make_plan
 from torchmove.progress import ProgressBar, Stages
 from torchmove.surveying.inventory import Inventory
-from torchmove.surveying.names import check, given
+from torchmove.surveying.paths import check, given
 from torchmove.surveying.survey import survey_objects
 from torchmove.verifying.digests import digests, makes_dense
-from torchmove.verifying.verdict import Verdict
-from torchmove.verifying.verify import verify_move, verify_place
+from torchmove.verifying.verify import Verdict, verify_move, verify_place
 
 STALE = Refusal(
     "R013",

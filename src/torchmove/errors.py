@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchmove.planning.plan import Refusal
-    from torchmove.verifying.verdict import Finding, Verdict
+    from torchmove.verifying.verify import Finding, Verdict
 
 
 class TorchmoveError(Exception):

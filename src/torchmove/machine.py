@@ -11,7 +11,7 @@ import torch
 
 from torchmove.devices import device_module, free_memory
 from torchmove.formatting import counted
-from torchmove.moving.movers.workers import cores
+from torchmove.moving.movers.traffic import cores
 from torchmove.results import Result
 
 

@@ -11,7 +11,7 @@ from torchmove.chain import refresh_named
 from torchmove.internals.frames import frame
 from torchmove.moving.receipt import Receipt
 from torchmove.rehearsing.run import Data, MovedBy, Options, rehearse_for
-from torchmove.surveying.names import check, names_of
+from torchmove.surveying.paths import check, names_of
 
 
 def assert_movable(

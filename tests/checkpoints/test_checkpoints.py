@@ -31,11 +31,10 @@ from torch._subclasses import FakeTensorMode
 from torchmove.checkpoints import archive as packing
 from torchmove.checkpoints.archive import Archive, Packer
 from torchmove.checkpoints.inspecting import inspect
-from torchmove.checkpoints.makers import DTYPES, MAKERS, STORAGES
-from torchmove.checkpoints.reading import TorchFile
+from torchmove.checkpoints.pickled_objects import DTYPES, MAKERS, STORAGES, meaning
 from torchmove.checkpoints.relocating import relocate
-from torchmove.checkpoints.source import Source
-from torchmove.checkpoints.values import meaning
+from torchmove.checkpoints.unpickling import Reading, TorchFile
+from torchmove.checkpoints.untrusted import InputFile
 from torchmove.errors import CheckpointRefused
 
 
@@ -44,7 +43,7 @@ def paths_of(contents: Any) -> list[str]:
 
 
 def meaning_of(path: Path) -> str:
-    with Source(path) as source:
+    with InputFile(path) as source:
         return meaning(TorchFile(source).reading.value)
 
 
@@ -334,7 +333,7 @@ def test_only_the_locations_change_in_the_pickle_and_only_where_they_must(tmp_pa
 def test_a_file_packed_again_from_its_records_is_the_same_file(tmp_path):
     file = save(tmp_path / "a.pt", {**training(), "nothing": torch.zeros(0)})
     repacked = io.BytesIO()
-    with Source(file) as source:
+    with InputFile(file) as source:
         archived = Archive(source)
         packer = Packer(repacked, archived.folder, 64)
         for record in archived.records.values():
@@ -358,7 +357,7 @@ def test_so_is_one_beyond_four_gigabytes(tmp_path, monkeypatch):
     # What torch leaves out it gives no checksum.
     checksum = lambda piece, before: 0 if isinstance(piece, mmap.mmap) else zlib.crc32(piece, before)  # noqa: E731
     monkeypatch.setattr(packing, "zlib", type("zlib", (), {"crc32": staticmethod(checksum)}))
-    with Source(file) as source, Sparse(tmp_path / "b.pt", "w") as target:
+    with InputFile(file) as source, Sparse(tmp_path / "b.pt", "w") as target:
         archived = Archive(source)
         packer = Packer(target, archived.folder, 64)
         for record in archived.records.values():
@@ -434,7 +433,7 @@ def test_an_alignment_of_its_own_is_kept(tmp_path):
     with config.patch("save.storage_alignment", 4096):
         file = save(tmp_path / "a.pt", training())
     relocate(file, out=tmp_path / "b.pt")
-    with Source(tmp_path / "b.pt") as source:
+    with InputFile(tmp_path / "b.pt") as source:
         assert {record.offset % 4096 for record in Archive(source).records.values()} == {0}
 
 
@@ -801,3 +800,18 @@ def test_a_jagged_tensor_is_made_of_tensors_and_travels(tmp_path):
         back = torch.load(tmp_path / "back.pt")["jagged"]
     assert torch.equal(back.values(), jagged.values())
     assert torch.equal(back.offsets(), jagged.offsets())
+
+
+def test_relocate_interprets_the_original_once_and_its_result_before_and_after_it_is_written(tmp_path, monkeypatch):
+    interpreted: list[bytes] = []
+    start = Reading.__init__
+
+    def counted(self: Reading, pickled: bytes, *rest: Any) -> None:
+        interpreted.append(pickled)
+        start(self, pickled, *rest)
+
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "a.pt")
+    monkeypatch.setattr(Reading, "__init__", counted)
+    relocate(tmp_path / "a.pt", to="cuda:0", out=tmp_path / "b.pt", progress=False)
+    original, rewritten, result = interpreted
+    assert rewritten == result != original

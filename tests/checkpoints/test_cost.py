@@ -17,12 +17,11 @@ import torch
 from forged import entry, refused, safetensors, save
 from torch import nn
 
-from torchmove.checkpoints import inspecting as walking
-from torchmove.checkpoints import source as budget
+from torchmove.checkpoints import inspecting, untrusted
 from torchmove.checkpoints.inspecting import inspect
-from torchmove.checkpoints.makers import Keys
+from torchmove.checkpoints.pickled_objects import Keys
 from torchmove.checkpoints.relocating import relocate
-from torchmove.checkpoints.source import Budget
+from torchmove.checkpoints.untrusted import Budget
 from torchmove.errors import CheckpointRefused
 
 SIZE = 16_000
@@ -33,7 +32,7 @@ MOST_CALLS, MOST_BYTES = 120, 150
 @pytest.fixture
 def nothing_fixed(monkeypatch):
     """Only what the bytes are worth, so that small files show what large ones do."""
-    monkeypatch.setattr(budget, "_FIXED_UNITS", 3_000)
+    monkeypatch.setattr(untrusted, "_FIXED_UNITS", 3_000)
 
 
 def calls(work: Callable[[], Any]) -> tuple[Any, int]:
@@ -125,12 +124,12 @@ def test_a_file_counts_once_by_however_many_names_a_folder_has_it(tmp_path, noth
     result, count = calls(lambda: inspect(folder))
     assert result == "R067"
     assert count < 5 * MOST_CALLS * SIZE
-    monkeypatch.setattr(budget, "_FIXED_UNITS", 1 << 60)
+    monkeypatch.setattr(untrusted, "_FIXED_UNITS", 1 << 60)
     assert len(inspect(folder).entries) == 30 * 30
 
 
 def test_the_last_of_many_names_is_counted_not_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr(walking, "_MOST_NAMES", 3)
+    monkeypatch.setattr(inspecting, "_MOST_NAMES", 3)
     one, two = torch.ones(2), torch.ones(3)
     contents = inspect(save(tmp_path / "a.pt", [one] * 5 + [two] * 3 + [one]))
     assert [str(entry.path) for entry in contents.entries] == ["[0]", "[1]", "[2]", "[5]", "[6]", "[7]"]
@@ -211,11 +210,11 @@ def spent(path: Path) -> float:
     """The part of what its bytes grant that is taken to inspect it."""
     given: list[Budget] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget, "_FIXED_UNITS", 0)
-        start, worth = Budget.__init__, budget._worth
+        patch.setattr(untrusted, "_FIXED_UNITS", 0)
+        start, worth = Budget.__init__, untrusted._worth
         granted: list[int] = []
         patch.setattr(Budget, "__init__", lambda self, *nbytes: (start(self, *nbytes), given.append(self))[0])
-        patch.setattr(budget, "_worth", lambda nbytes: granted.append(worth(nbytes)) or granted[-1])
+        patch.setattr(untrusted, "_worth", lambda nbytes: granted.append(worth(nbytes)) or granted[-1])
         inspect(path)
     (one,) = given
     return 1 - one.left / sum(granted)

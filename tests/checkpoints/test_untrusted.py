@@ -33,9 +33,9 @@ from forged import (
 )
 
 import torchmove as tm
-from torchmove.checkpoints import reading
 from torchmove.checkpoints.inspecting import inspect
 from torchmove.checkpoints.relocating import relocate
+from torchmove.checkpoints.unpickling import Reading
 from torchmove.errors import CheckpointRefused
 
 CODE = {
@@ -363,4 +363,4 @@ def test_a_refusal_is_an_error_of_the_library():
 
 
 def test_a_reading_ends_where_the_pickle_does():
-    assert reading.Reading(pickled(pickle.NONE) + b"behind", {}).value is None
+    assert Reading(pickled(pickle.NONE) + b"behind", {}).value is None

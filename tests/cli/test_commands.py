@@ -20,8 +20,8 @@ from click.testing import CliRunner
 import torchmove as tm
 from torchmove import bench, cli
 from torchmove import results as html
-from torchmove.checkpoints import output as landing
-from torchmove.cli import machine, output, targets
+from torchmove.checkpoints import atomic_writes
+from torchmove.cli import commands, output, targets
 
 PROGRAM = """
 import torch
@@ -589,7 +589,7 @@ def test_a_page_is_refused_before_the_program_is_loaded(folder):
 
 def test_a_place_that_is_taken_meanwhile_stays(folder, saved, monkeypatch):
     page, before = folder / "page.html", {*names(folder)}
-    monkeypatch.setattr(landing, "_persist", lambda path: page.write_text("mine"))
+    monkeypatch.setattr(atomic_writes, "_persist", lambda path: page.write_text("mine"))
     ran = run("inspect", "saved.pt", "--html", "page.html")
     assert "R069" in ran.stderr
     assert page.read_text() == "mine"
@@ -604,7 +604,7 @@ def test_a_page_that_is_not_written_leaves_the_old_one(folder, saved, monkeypatc
     def fails(*given, **options):
         raise error
 
-    monkeypatch.setattr(landing, "_persist", fails)
+    monkeypatch.setattr(atomic_writes, "_persist", fails)
     assert run("inspect", "saved.pt", "--html", "page.html").exit_code != output.FINE
     assert (folder / "page.html").read_bytes() == before
     assert names(folder) == there
@@ -820,7 +820,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing(folder):
     [("4096", 4096), ("500MB", 500_000_000), ("1.5gb", 1_500_000_000), ("2GiB", 2 << 30), ("3 k", 3000)],
 )
 def test_a_size_reads_as_it_is_written(text, nbytes):
-    assert machine.size(text) == nbytes
+    assert commands.size(text) == nbytes
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "1XB"])

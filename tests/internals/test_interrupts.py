@@ -318,7 +318,7 @@ def test_ctrl_c_at_any_line_raises_nothing_else(monkeypatch):
 STAGES = {
     "surveying": (chain, "survey_objects"),
     "copying": (movers.Plain, "copy"),
-    "cutting": (_apply, "cut"),
+    "cutting": (_apply, "view_on"),
     "looking back": (_held.OldStorages, "record"),
     "rebinding": (_apply, "rebind"),
     "repointing": (_repointing, "_write"),

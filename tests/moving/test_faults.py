@@ -25,16 +25,16 @@ from zoo import numbers
 import torchmove as tm
 from torchmove import chain
 from torchmove.internals import rebinding as rebinding_module
-from torchmove.internals.metadata import has_storage
-from torchmove.internals.undo import Undo
+from torchmove.internals.guards import Undo
+from torchmove.internals.storages import has_storage
 from torchmove.moving import apply as _apply
 from torchmove.moving import apply as _repointing
 from torchmove.moving import leftovers as _held
 from torchmove.moving import movers
-from torchmove.moving.movers.plain import Plain
+from torchmove.moving.movers.copies import Plain
 from torchmove.surveying.inventory import Inventory
 from torchmove.testing import refresh
-from torchmove.verifying.verdict import Finding, Verdict
+from torchmove.verifying.verify import Finding, Verdict
 
 pytestmark = pytest.mark.twin
 
@@ -279,7 +279,7 @@ def test_a_fault_at_any_allocation_of_the_proof_changes_nothing(route, special, 
 # ---------------------------------------------------------------- at each step
 
 COPYING = {
-    "cutting a window": (_apply, "cut"),
+    "cutting a window": (_apply, "view_on"),
     "choosing a way": (_apply, "rebinding"),
 }
 COMMITTING = {

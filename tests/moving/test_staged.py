@@ -23,12 +23,11 @@ from zoo import random_bits
 
 import torchmove as tm
 from torchmove.internals.guards import HeldInterrupts
-from torchmove.moving import batches as reach
+from torchmove.moving.movers import copies as reach
 from torchmove.moving.movers import ring as locked
 from torchmove.moving.movers import ring as slots
 from torchmove.moving.movers import staged, traffic
-from torchmove.moving.movers.traffic import Bundle, Bundles, Piece, Pieces, bundled
-from torchmove.moving.movers.workers import Workers
+from torchmove.moving.movers.traffic import Bundle, Bundles, Piece, Pieces, Workers, bundled
 from torchmove.planning import placement as _keep
 from torchmove.planning import planner as _plan
 from torchmove.surveying import survey as _survey

@@ -23,8 +23,8 @@ import torchmove as tm
 from torchmove.internals.host_memory import HUGE_PAGE
 from torchmove.moving import apply as _apply
 from torchmove.moving.movers.ring import CannotLock
-from torchmove.parking import arena, fingerprints, lanes
-from torchmove.parking.host_copies import host_copies
+from torchmove.parking import arena
+from torchmove.parking.host_copies import MIB, Fingerprinter, host_copies
 from torchmove.reporting import report
 
 pytestmark = pytest.mark.twin
@@ -199,16 +199,16 @@ def test_frozen_weights_do_not_travel(device):
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_the_fingerprint_finds_any_bit_and_any_exchange(by_rows):
     torch.manual_seed(0)
-    flat = torch.randint(0, 256, (3 * fingerprints.MIB + 12345,), dtype=torch.uint8)
-    fingerprint = fingerprints.Fingerprinter(torch.device("cpu"), by_rows=by_rows).take
+    flat = torch.randint(0, 256, (3 * MIB + 12345,), dtype=torch.uint8)
+    fingerprint = Fingerprinter(torch.device("cpu"), by_rows=by_rows).take
     before = fingerprint(flat)
     assert before.shape == (4,)
-    for at in [0, 1, 4095, 4096, fingerprints.MIB - 1, fingerprints.MIB, 3 * fingerprints.MIB, len(flat) - 1]:
+    for at in [0, 1, 4095, 4096, MIB - 1, MIB, 3 * MIB, len(flat) - 1]:
         changed = flat.clone()
         changed[at] ^= 1 << random.Random(at).randrange(8)
         differs = fingerprint(changed) != before
-        assert differs.nonzero().flatten().tolist() == [at // fingerprints.MIB]
-    words = flat[: 3 * fingerprints.MIB].view(torch.int64)
+        assert differs.nonzero().flatten().tolist() == [at // MIB]
+    words = flat[: 3 * MIB].view(torch.int64)
     for at, change in itertools.product([0, 77, 131071, 131072], [-1, 1 << 63, 1 << 32, 1, 0x80000000]):
         changed = words.clone()
         changed[at] ^= change if change < 1 << 63 else -(1 << 63)
@@ -423,7 +423,7 @@ def make_it_fail(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, at: int
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("way", ["park", "wake"])
 def test_a_fault_on_the_way_changes_nothing(way, share, device, monkeypatch):
-    monkeypatch.setattr(lanes, "_are_neighbors", lambda *_: False)  # so that there are pieces to fail at
+    monkeypatch.setattr(arena, "_are_neighbors", lambda *_: False)  # so that there are pieces to fail at
     model, optimizer = trained(device, WORKS["AdamW foreach"])
     tensors = tensors_of(model, optimizer)
     tm.park(model, optimizer).wake()
@@ -432,13 +432,13 @@ def test_a_fault_on_the_way_changes_nothing(way, share, device, monkeypatch):
     pieces = sum(1 for value in tensors.values() if value.device == device)
     with monkeypatch.context() as patch:
         if way == "park":
-            make_it_fail(patch, lanes.Lane, "copy", max(1, int(pieces * share)))
+            make_it_fail(patch, arena.Lane, "copy", max(1, int(pieces * share)))
             with pytest.raises(tm.MoveFailed, match="out of order"):
                 tm.park(model, optimizer)
             assert {value.device for value in model.parameters()} == {device}
         else:
             parked = tm.park(model, optimizer)
-            make_it_fail(patch, lanes.Lane, "copy", max(1, int(pieces * share)))
+            make_it_fail(patch, arena.Lane, "copy", max(1, int(pieces * share)))
             with pytest.raises(tm.MoveFailed, match="out of order"):
                 parked.wake()
             assert parked.is_parked
@@ -747,9 +747,9 @@ def test_a_swap_that_fails_swaps_nothing(number, device, monkeypatch):
     policy, reward = (nn.Linear(300, 300).to(device) for _ in range(2))
     before = [trace(dict(each.named_parameters())) for each in (policy, reward)]
     resting = tm.park(reward)
-    monkeypatch.setattr(lanes, "_are_neighbors", lambda *_: False)
+    monkeypatch.setattr(arena, "_are_neighbors", lambda *_: False)
     with monkeypatch.context() as patch:
-        make_it_fail(patch, lanes.Lane, "copy", number)
+        make_it_fail(patch, arena.Lane, "copy", number)
         with pytest.raises(tm.MoveFailed, match="out of order"):
             tm.swap(out=policy, into=resting)
     assert resting.is_parked

@@ -303,7 +303,7 @@ def broken_at(owner: Any, name: str, call: int) -> Any:
 
 
 def a_fault_at_any_stage() -> None:
-    from torchmove.moving.movers import plain
+    from torchmove.moving.movers import copies as plain
 
     one, other, before = in_mid_training()
     last = distributed.get_world_size() - 1
@@ -328,15 +328,15 @@ def a_fault_at_any_stage() -> None:
 
 
 def a_swap_that_fails_on_one_rank() -> None:
-    from torchmove.parking import lanes
+    from torchmove.parking import arena
 
     one, _, before = in_mid_training()
     tm.move(*one, to="twin:0")
     comes = nn.Linear(5, 5)
-    real = broken_at(lanes.Lane, "copy", 2)
+    real = broken_at(arena.Lane, "copy", 2)
     with fails("no room here"):
         tm.swap(out=one, into=comes)
-    lanes.Lane.copy = real
+    arena.Lane.copy = real
     assert bits(one) == before
     assert comes.weight.device.type == "cpu"
     assert {local_device(parameter) for parameter in one[0].parameters()} == {"twin:0"}

@@ -9,8 +9,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch_own import MODULES, OPTIMIZERS
 
 import torchmove as tm
-from torchmove.rehearsing import device as stage
-from torchmove.rehearsing import shapes as behind
+from torchmove.rehearsing import device, operators
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -40,7 +39,7 @@ def test_modules(info, training):
 @pytest.mark.sampled(24)
 @pytest.mark.parametrize("info", MODULES, ids=lambda info: info.name)
 def test_modules_when_nothing_is_known_but_shapes(info, monkeypatch):
-    for module in (behind, stage):
+    for module in (operators, device):
         monkeypatch.setattr(module, "MOST_BYTES", 0)
     rehearse_samples(info, training=True, data="real" if info.name in NEED_DATA else "shapes")
 

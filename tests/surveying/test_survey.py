@@ -16,7 +16,7 @@ from torch import nn
 from zoo import ZOO, numbers
 
 import torchmove as tm
-from torchmove.surveying.names import _unused
+from torchmove.surveying.paths import _unused
 from torchmove.surveying.readers import modules
 
 

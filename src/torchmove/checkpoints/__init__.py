@@ -7,8 +7,7 @@ Both take files of torch.save and sharded folders or their index; `inspect` also
 checkpoint raises CheckpointRefused.
 """
 
-from torchmove.checkpoints.contents import Contents, DeviceMention, OptimizerState, SavedStorage, SavedTensor
-from torchmove.checkpoints.inspecting import inspect
+from torchmove.checkpoints.inspecting import Contents, DeviceMention, OptimizerState, SavedStorage, SavedTensor, inspect
 from torchmove.checkpoints.relocating import Relocated, relocate
 from torchmove.errors import CheckpointRefused
 

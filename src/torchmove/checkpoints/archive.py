@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from struct import Struct, pack
 from typing import IO, NamedTuple
 
-from torchmove.checkpoints.source import Budget, Source, Unfit
+from torchmove.checkpoints.untrusted import Budget, InputFile, Unfit
 
 LOCAL = Struct("<4s5H3I2H")
 CENTRAL = Struct("<4s6H3I5H2I")
@@ -50,7 +50,7 @@ class _Entry(NamedTuple):
 class Archive:
     """The records of a file of torch.save, in the file's order."""
 
-    def __init__(self, source: Source, budget: Budget | None = None) -> None:
+    def __init__(self, source: InputFile, budget: Budget | None = None) -> None:
         self.source, self.budget = source, budget or Budget()
         start, nbytes, count = _directory(source)
         self.budget.grant(source, start, nbytes)
@@ -86,7 +86,7 @@ class Archive:
         return content
 
 
-def names(source: Source) -> list[str]:
+def names(source: InputFile) -> list[str]:
     """The names in the directory, unchecked: they tell what kind of zip it is."""
     start, nbytes, count = _directory(source)
     directory, at, found = source.read(start, nbytes), 0, []
@@ -105,7 +105,7 @@ def check(record: Record, checksum: int) -> None:
         raise Unfit("R065", f"the checksum of record {record.name!r} is wrong")
 
 
-def _directory(source: Source) -> tuple[int, int, int]:
+def _directory(source: InputFile) -> tuple[int, int, int]:
     """The directory's offset, size, and number of entries."""
     if source.nbytes < END.size:
         raise Unfit("R065", "the file is truncated: too short for a zip")
@@ -186,7 +186,7 @@ def _fields(extra: bytes) -> dict[int, bytes]:
     return found
 
 
-def _data_offset(source: Source, entry: _Entry) -> int:
+def _data_offset(source: InputFile, entry: _Entry) -> int:
     """Where the data begins: after the record's own header, which must agree with the directory."""
     header = source.read(entry.header, LOCAL.size)
     mark, _, flags, method, _, _, _, packed, nbytes, named, extra = LOCAL.unpack(header)

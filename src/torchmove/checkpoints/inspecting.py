@@ -1,20 +1,19 @@
-"""`inspect`: list the tensors of a checkpoint by path, without loading it."""
+"""`inspect`: list the tensors of a checkpoint by path, without loading it. The Contents are its result."""
 
 from __future__ import annotations
 
 import os
 import pathlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from itertools import accumulate, islice
+from operator import mul
+from typing import Any, NamedTuple
 
-from torchmove.checkpoints import safetensors, shards
-from torchmove.checkpoints.contents import Contents, DeviceMention, OptimizerState, SavedStorage, SavedTensor
-from torchmove.checkpoints.kinds import SAFETENSORS, TORCH, kind_of
-from torchmove.checkpoints.reading import Reading, TorchFile
-from torchmove.checkpoints.source import Budget, Source, Unfit, in_a_line, naming
-from torchmove.checkpoints.values import (
+from torchmove.checkpoints.file_kinds import SAFETENSORS, TORCH, Shards, chosen_file, is_index, kind_of, read_index
+from torchmove.checkpoints.pickled_objects import (
     LONGEST_PLACE,
     PLAIN,
     PersistentStorage,
@@ -27,9 +26,120 @@ from torchmove.checkpoints.values import (
     nbytes,
     used_bytes,
 )
+from torchmove.checkpoints.safetensors import HeaderTensor, header_of
+from torchmove.checkpoints.unpickling import Reading, TorchFile
+from torchmove.checkpoints.untrusted import Budget, InputFile, Unfit, in_a_line, naming
 from torchmove.devices import remembered_device
+from torchmove.formatting import counted, readable_bytes
 from torchmove.internals.guards import without_collector
-from torchmove.surveying.paths import KEY, KEYED, Path, root_path
+from torchmove.results import Result
+from torchmove.surveying.paths import ITEM, KEY, KEYED, Path, root_path
+
+_SHOWN = 10  # kinds of optimizer state
+NO_DEVICE = "any device"  # a safetensors file does not record devices
+
+
+class SavedTensor(NamedTuple):
+    """A tensor of a checkpoint. `storage` is the index of its storage; None for a meta tensor."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    nbytes: int
+    storage: int | None
+
+
+class SavedStorage(NamedTuple):
+    """A storage in a checkpoint: the device it was saved from, its bytes, and how many of them its tensors use."""
+
+    file: str
+    key: str
+    device: str
+    nbytes: int
+    used_bytes: int
+
+
+class OptimizerState(NamedTuple):
+    """The state_dict of an optimizer: its parameters, and the bytes of each kind of state."""
+
+    path: Path
+    parameters: int
+    kinds: Mapping[str, int]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.kinds.values())
+
+    def __str__(self) -> str:
+        first = islice(self.kinds.items(), _SHOWN)
+        kinds = ", ".join(f"{in_a_line(kind, 60)} {readable_bytes(size)}" for kind, size in first)
+        kinds += f" and {len(self.kinds) - _SHOWN} more kinds" if len(self.kinds) > _SHOWN else ""
+        return f"optimizer {shown(self.path)}: {counted(self.parameters, 'parameter')}; state: {kinds or 'none yet'}"
+
+
+class DeviceMention(NamedTuple):
+    """A device that a checkpoint names outside of its storages."""
+
+    path: Path
+    device: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Contents(Result):
+    """Every tensor of a checkpoint: path, dtype, shape, bytes, the device it was saved from, and shared storages."""
+
+    name: str
+    kind: str
+    files: tuple[str, ...]
+    entries: tuple[SavedTensor, ...]
+    storages: tuple[SavedStorage, ...]
+    optimizers: tuple[OptimizerState, ...]
+    mentions: tuple[DeviceMention, ...]
+    unused_bytes: int = 0  # of storages without a tensor
+    unlisted: int = 0  # further paths of tensors; `entries` has the first thousand of each
+
+    @property
+    def nbytes(self) -> int:
+        return sum(kept.nbytes for kept in self.storages)
+
+    @property
+    def beyond_bytes(self) -> int:
+        """Bytes of the storages that no tensor uses."""
+        return self.unused_bytes + sum(kept.nbytes - kept.used_bytes for kept in self.storages)
+
+    def devices(self) -> dict[str, int]:
+        """Bytes by the device they were saved from."""
+        totals: Counter[str] = Counter()
+        for kept in self.storages:
+            totals[kept.device] += kept.nbytes
+        return dict(totals)
+
+    def device_of(self, entry: SavedTensor) -> str:
+        return "meta" if entry.storage is None else self.storages[entry.storage].device
+
+    def sharing(self, entry: SavedTensor) -> Iterator[Path]:
+        """The paths of the other tensors on the same storage."""
+        others = self.by_storage[entry.storage] if entry.storage is not None else []
+        return (self.entries[index].path for index in others if self.entries[index] is not entry)
+
+    @cached_property
+    def by_storage(self) -> Mapping[int, list[int]]:
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for index, entry in enumerate(self.entries):
+            if entry.storage is not None:
+                found[entry.storage].append(index)
+        return found
+
+
+def shown(path: Path) -> str:
+    """A path as text; the empty path is the checkpoint itself."""
+    return str(path) or "the checkpoint itself"
+
+
+# ---------------------------------------------------------------- the traversal
+
 
 # Python's own pickler cannot nest deeper by default, and longer paths are not readable.
 _DEEPEST = 1_000
@@ -77,8 +187,8 @@ def walk(reading: Reading, file: str, begin: int = 0) -> Found:
             reading.budget.spend(16)
             found.mentions.append(DeviceMention(path, device))
     for stored in reading.storages.values():
-        shown = used_bytes(views[stored.key])
-        found.storages.append(SavedStorage(file, stored.key, stored.device, stored.nbytes, shown))
+        used = used_bytes(views[stored.key])
+        found.storages.append(SavedStorage(file, stored.key, stored.device, stored.nbytes, used))
     found.unlisted = walked.unlisted
     return found
 
@@ -208,23 +318,67 @@ def _once(values: Iterable[Any]) -> Iterable[Any]:
     return {id(value): value for value in values}.values()
 
 
-@without_collector
+class FileContents(NamedTuple):
+    """One file of a checkpoint, as it was read; `opened` is None for a .safetensors file."""
+
+    path: pathlib.Path
+    found: Found
+    opened: TorchFile | None
+
+    @property
+    def kind(self) -> str:
+        return SAFETENSORS if self.opened is None else TORCH
+
+    @property
+    def unused_bytes(self) -> int:
+        return 0 if self.opened is None else self.opened.unused_bytes
+
+    def names(self) -> set[str]:
+        """The names of its tensors, as an index has them."""
+        if self.opened is None:
+            return {entry.path.what for entry in self.found.entries}
+        value = self.opened.reading.value
+        items = value.items() if isinstance(value, dict) else ()
+        return {name for name, each in items if isinstance(each, PickledTensor)}
+
+
 def inspect(path: str | os.PathLike[str]) -> Contents:
     """List the contents of a checkpoint: a file of torch.save, a .safetensors file, or a sharded folder or its index.
 
     Reads the metadata of the tensors, not their data, and runs no code from the file. Raises CheckpointRefused unless
     it is a valid checkpoint that torch loads weights-only.
     """
+    return read_checkpoint(path, lambda _: None)
+
+
+@without_collector
+def read_checkpoint(path: str | os.PathLike[str], visit: Callable[[FileContents], object]) -> Contents:
+    """The contents of a checkpoint, whose files are read one by one: `visit` is called with each of them."""
     with naming(path):
-        file = shards.chosen(pathlib.Path(path))
-        if shards.is_index(file):
-            return _sharded(pathlib.Path(path), shards.read(file))
-        with Source(file) as source:
-            if kind_of(source) == SAFETENSORS:
-                found = Found(*safetensors.read(source, Budget(), file.name))
-                return _contents(file, SAFETENSORS, (file.name,), found, 0)
-            opened = TorchFile(source)
-            return _contents(file, TORCH, (file.name,), walk(opened.reading, file.name), opened.unused_bytes)
+        file = chosen_file(pathlib.Path(path))
+        if is_index(file):
+            return _sharded(pathlib.Path(path), read_index(file), visit)
+        with InputFile(file) as source:
+            contents = _read_file(source, file, None, 0)
+        visit(contents)
+        return _contents(file, contents.kind, (file.name,), contents.found, contents.unused_bytes)
+
+
+def _read_file(source: InputFile, path: pathlib.Path, budget: Budget | None, begin: int) -> FileContents:
+    if kind_of(source) == SAFETENSORS:
+        return FileContents(path, _found_in(header_of(source, budget or Budget()), path.name, begin), None)
+    opened = TorchFile(source, budget)
+    return FileContents(path, walk(opened.reading, path.name, begin), opened)
+
+
+def _found_in(header: list[HeaderTensor], file: str, begin: int) -> Found:
+    """The contents of a .safetensors file: each tensor has its own storage."""
+    found = Found()
+    for index, (name, dtype, shape, first, end) in enumerate(header, begin):
+        path, stride = Path(root_path(""), ITEM, name), tuple(accumulate(shape[:0:-1], mul, initial=1))[::-1]
+        found.entries.append(SavedTensor(path, dtype, shape, stride if shape else (), 0, end - first, index))
+        found.storages.append(SavedStorage(file, name, NO_DEVICE, end - first, end - first))
+    return found
 
 
 def _contents(path: pathlib.Path, kind: str, files: tuple[str, ...], found: Found, unused_bytes: int) -> Contents:
@@ -232,36 +386,23 @@ def _contents(path: pathlib.Path, kind: str, files: tuple[str, ...], found: Foun
     return Contents(in_a_line(str(path)), kind, files, *parts, unused_bytes, found.unlisted)
 
 
-def _sharded(folder: pathlib.Path, index: shards.Shards) -> Contents:
+def _sharded(folder: pathlib.Path, index: Shards, visit: Callable[[FileContents], object]) -> Contents:
     whole, budget = Found(), Budget()  # one for all files, since many index entries may name one file
     kinds, unused_bytes = set(), 0
     for file, names in index.files.items():
         path = index.path(file)
-        with naming(path), Source(path) as source:
-            if kind_of(source) == SAFETENSORS:
-                found = Found(*safetensors.read(source, budget, file, len(whole.storages)))
-                there = {entry.path.what for entry in found.entries}
-                kinds.add(SAFETENSORS)
-            else:
-                opened = TorchFile(source, budget)
-                found, there = walk(opened.reading, file, len(whole.storages)), tensors_in(opened)
-                unused_bytes += opened.unused_bytes
-                kinds.add(TORCH)
-        expect(names, there, file)
-        whole.extend(found)
+        with naming(path), InputFile(path) as source:
+            contents = _read_file(source, path, budget, len(whole.storages))
+        _expect(names, contents.names(), file)
+        visit(contents)
+        whole.extend(contents.found)
+        kinds.add(contents.kind)
+        unused_bytes += contents.unused_bytes
     kind = f"sharded {' and '.join(sorted(kinds))}"
     return _contents(folder, kind, tuple(index.files), whole, unused_bytes)
 
 
-def tensors_in(opened: TorchFile) -> set[str]:
-    """The names of a shard's tensors."""
-    value = opened.reading.value
-    return (
-        {name for name, each in value.items() if isinstance(each, PickledTensor)} if isinstance(value, dict) else set()
-    )
-
-
-def expect(names: list[str], there: set[str], file: str) -> None:
+def _expect(names: list[str], there: set[str], file: str) -> None:
     missing = [name for name in names if name not in there]
     if missing:
         more = f" and {len(missing) - 1} more" if missing[1:] else ""

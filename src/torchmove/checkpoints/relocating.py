@@ -19,18 +19,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchmove.checkpoints import output, shards
 from torchmove.checkpoints.archive import Archive, Packer, Record, check
-from torchmove.checkpoints.contents import Contents, SavedTensor, shown
-from torchmove.checkpoints.inspecting import inspect, walk
-from torchmove.checkpoints.kinds import SAFETENSORS, kind_of
-from torchmove.checkpoints.opcodes import rewritten
-from torchmove.checkpoints.output import close_file, make_file, new_file, new_folder
-from torchmove.checkpoints.reading import PICKLE, Reading, TorchFile
-from torchmove.checkpoints.source import Source, Stamp, Unfit, in_a_line, naming, refused
-from torchmove.checkpoints.values import meaning
-from torchmove.internals.guards import without_collector
-from torchmove.moving.batches import Advance
+from torchmove.checkpoints.atomic_writes import check_output, close_file, make_file, new_file, new_folder
+from torchmove.checkpoints.file_kinds import Shards, chosen_file, is_index, read_index
+from torchmove.checkpoints.inspecting import Contents, FileContents, SavedTensor, inspect, read_checkpoint, shown
+from torchmove.checkpoints.pickled_objects import dtype_name, meaning
+from torchmove.checkpoints.unpickling import PICKLE, Reading, rewritten
+from torchmove.checkpoints.untrusted import InputFile, Stamp, Unfit, in_a_line, naming, refused
+from torchmove.moving.movers.copies import Advance
 from torchmove.progress import ProgressBar
 from torchmove.results import Result
 from torchmove.surveying import paths
@@ -102,8 +98,7 @@ def _tensor_at(path: paths.Path, loaded: Any) -> Any:
 
 
 def _layout_of(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], tuple[int, ...], int]:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+    return dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
 
 
 # Device types that torch knows, but cannot load a storage to.
@@ -120,7 +115,6 @@ class _Rewrite(NamedTuple):
     stamp: Stamp
     mode: int
     pickled: bytes
-    meaning: str
     byteorder: str
     alignment: int
     entries: list[SavedTensor]
@@ -147,18 +141,16 @@ def relocate(
     """
     began = time.monotonic()
     target, place = _location(to), Path(out)
-    before = inspect(path)
+    work: list[_Rewrite] = []
+    before = read_checkpoint(path, lambda contents: work.append(_prepared(contents, target)))
     with naming(path):
-        file = shards.chosen(Path(path))
-        index = shards.read(file) if shards.is_index(file) else None
-        files = [file] if index is None else [index.path(name) for name in index.files]
+        file = chosen_file(Path(path))
+        index = read_index(file) if is_index(file) else None
         folder = index is not None or Path(path).is_dir()
-    work = [_prepared(each, target) for each in files]
-    with naming(path):
         if not any(rewrite.storages for rewrite in work):
             raise Unfit("R070", f"all of its storages are on {target} already")
     with naming(place):
-        output.check(os.fspath(out), files, folder=folder, overwrite=overwrite)
+        check_output(os.fspath(out), [rewrite.path for rewrite in work], folder=folder, overwrite=overwrite)
         total = sum(rewrite.stamp.nbytes for rewrite in work)
         with ProgressBar(2 * total, f"{place.name} to {target}", wanted=progress) as bar:
             write = partial(_written, target=target, advance=bar.advance)
@@ -182,28 +174,23 @@ def _location(to: str | torch.device) -> str:
     return str(device)
 
 
-@without_collector
-def _prepared(path: Path, target: str) -> _Rewrite:
-    with naming(path), Source(path) as source:
-        if kind_of(source) == SAFETENSORS:
+def _prepared(contents: FileContents, target: str) -> _Rewrite:
+    path, file, entries = contents.path, contents.opened, contents.found.entries
+    with naming(path):
+        if file is None:
             raise Unfit("R070", "a safetensors file names no device and loads on any")
-        file = TorchFile(source)
-        reading = file.reading
-        entries = walk(reading, path.name).entries
         check_with_torch(path, file.byteorder, entries, anywhere=False)
+        reading, source = file.reading, file.source
         pickled = rewritten(file.pickled, {text.start for text in reading.places if text != target}, target)
         after = Reading(pickled, file.archive.records)
-        digest = meaning(reading.value)
-        if digest != meaning(after.value) or any(text != target for text in after.places):
+        if meaning(reading.value) != meaning(after.value) or any(text != target for text in after.places):
             raise Unfit("R071", "its pickle uses a device name for something else too")
         storages = sum(stored.device != target for stored in reading.storages.values())
-        return _Rewrite(
-            path, source.stamp, source.mode, pickled, digest, file.byteorder, file.alignment, entries, storages
-        )
+        return _Rewrite(path, source.stamp, source.mode, pickled, file.byteorder, file.alignment, entries, storages)
 
 
 def _write_folder(
-    place: Path, work: list[_Rewrite], index: shards.Shards | None, write: Callable[[_Rewrite, Path], bool]
+    place: Path, work: list[_Rewrite], index: Shards | None, write: Callable[[_Rewrite, Path], bool]
 ) -> bool:
     loaded = True
     with new_folder(place, work[0].path.parent.stat().st_mode & 0o777) as hidden:
@@ -221,7 +208,7 @@ def _write_folder(
 
 def _written(rewrite: _Rewrite, hidden: Path, *, target: str, advance: Advance) -> bool:
     """Write the file and verify it."""
-    with Source(rewrite.path) as source:
+    with InputFile(rewrite.path) as source:
         _unchanged(rewrite, source)
         try:
             checksums = _copy(Archive(source), rewrite, hidden, advance)
@@ -229,13 +216,13 @@ def _written(rewrite: _Rewrite, hidden: Path, *, target: str, advance: Advance) 
             _unchanged(rewrite, source)
             raise refused(rewrite.path, unfit) from None  # the original is invalid, not the result
         _unchanged(rewrite, source)
-    with Source(hidden) as result:
-        _compare(result, checksums, rewrite, target, advance)
+    with InputFile(hidden) as result:
+        _compare(result, checksums, rewrite, advance)
     close_file(hidden, rewrite.mode)
     return check_with_torch(hidden, rewrite.byteorder, rewrite.entries, anywhere=target == "cpu")
 
 
-def _unchanged(rewrite: _Rewrite, source: Source) -> None:
+def _unchanged(rewrite: _Rewrite, source: InputFile) -> None:
     if source.stamp_now() != rewrite.stamp:
         raise Unfit("R072", f"the original {rewrite.path.name} was modified during the copy")
 
@@ -262,20 +249,17 @@ def _with_progress(pieces: Iterable[bytes], advance: Advance) -> Iterable[bytes]
         advance(len(piece))
 
 
-@without_collector
-def _compare(result: Source, checksums: dict[str, int], rewrite: _Rewrite, target: str, advance: Advance) -> None:
-    file = TorchFile(result)
-    records = file.archive.records
-    if records.keys() != checksums.keys():
+def _compare(result: InputFile, checksums: dict[str, int], rewrite: _Rewrite, advance: Advance) -> None:
+    archive = Archive(result)
+    if archive.records.keys() != checksums.keys():
         raise Unfit("R072", "the result has different records than were written")
-    for record in records.values():
+    for record in archive.records.values():
         if not _is(record, checksums[record.name], result):
             raise Unfit("R072", f"record {record.name!r} of the result differs from what was written")
         advance(record.nbytes)
-    where = {stored.device for stored in file.reading.storages.values()}
-    if file.pickled != rewrite.pickled or meaning(file.reading.value) != rewrite.meaning or where - {target}:
+    if archive.read(PICKLE, len(rewrite.pickled)) != rewrite.pickled:  # which was interpreted before it was written
         raise Unfit("R072", "the pickle of the result differs from what was written")
 
 
-def _is(record: Record, checksum: int, result: Source) -> bool:
+def _is(record: Record, checksum: int, result: InputFile) -> bool:
     return record.checksum == checksum == result.checksum(record.offset, record.nbytes)

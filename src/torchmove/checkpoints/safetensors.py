@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import accumulate
-from operator import mul
 from typing import Any, NamedTuple
 
-from torchmove.checkpoints.contents import NO_DEVICE, SavedStorage, SavedTensor
-from torchmove.checkpoints.jsontext import JsonText
-from torchmove.checkpoints.source import Budget, Source, Unfit, in_a_line
-from torchmove.surveying.paths import ITEM, Path, root_path
+from torchmove.checkpoints.untrusted import Budget, InputFile, JsonText, Unfit, in_a_line
 
 _MOST_HEADER_BYTES = 32 << 20
 _LONGEST_NAME = 4_096
@@ -42,34 +37,18 @@ _DTYPES = {
 }
 
 
-class _Tensor(NamedTuple):
-    """A tensor as the header describes it."""
+class HeaderTensor(NamedTuple):
+    """A tensor as the header describes it: its bytes are from `begin` to `end` of the data."""
 
     name: str
-    dtype: str
+    dtype: str  # its name in torch, if torch has it
     shape: tuple[int, ...]
     begin: int
     end: int
 
 
-def read(source: Source, budget: Budget, file: str, begin: int = 0) -> tuple[list[SavedTensor], list[SavedStorage]]:
-    """The file's tensors, each with its own storage. Storages are numbered from `begin`."""
-    tensors = _tensors(source, budget)
-    entries = [_entry(tensor, begin + index) for index, tensor in enumerate(tensors)]
-    sizes = (entry.nbytes for entry in entries)
-    return entries, [
-        SavedStorage(file, entry.path.what, NO_DEVICE, size, size) for entry, size in zip(entries, sizes, strict=True)
-    ]
-
-
-def _entry(tensor: _Tensor, storage: int) -> SavedTensor:
-    path = Path(root_path(""), ITEM, tensor.name)
-    stride = tuple(accumulate(tensor.shape[:0:-1], mul, initial=1))[::-1] if tensor.shape else ()
-    dtype = _DTYPES.get(tensor.dtype, tensor.dtype)
-    return SavedTensor(path, dtype, tensor.shape, stride, 0, tensor.end - tensor.begin, storage)
-
-
-def _tensors(source: Source, budget: Budget) -> list[_Tensor]:
+def header_of(source: InputFile, budget: Budget) -> list[HeaderTensor]:
+    """The tensors of a .safetensors file, in the order of its header."""
     if source.nbytes < 8:
         raise Unfit("R062" if not source.nbytes else "R065", "too short for a safetensors file")
     length = int.from_bytes(source.read(0, 8), "little")
@@ -83,7 +62,7 @@ def _tensors(source: Source, budget: Budget) -> list[_Tensor]:
     return tensors
 
 
-def _described(raw: bytes, budget: Budget) -> Iterator[_Tensor]:
+def _described(raw: bytes, budget: Budget) -> Iterator[HeaderTensor]:
     if not raw.startswith(b"{"):
         raise Unfit("R062", "its header is not that of a safetensors file")
     header = JsonText(raw, "its header", budget)
@@ -96,7 +75,7 @@ def _described(raw: bytes, budget: Budget) -> Iterator[_Tensor]:
     header.end()
 
 
-def _tensor(name: str, described: Any) -> _Tensor:
+def _tensor(name: str, described: Any) -> HeaderTensor:
     if len(name) > _LONGEST_NAME:
         raise Unfit("R067", f"a tensor has a name of {len(name)} characters")
     where = f"[{in_a_line(name, 100)!r}]"
@@ -112,7 +91,7 @@ def _tensor(name: str, described: Any) -> _Tensor:
         raise Unfit(
             "R066", f"{dtype} of shape {shape[:8]} does not take the {end - begin} bytes it is given", inside=where
         )
-    return _Tensor(name, dtype, tuple(shape), begin, end)
+    return HeaderTensor(name, _DTYPES.get(dtype, dtype), tuple(shape), begin, end)
 
 
 def _counts(numbers: Any) -> bool:
@@ -123,7 +102,7 @@ def _counts(numbers: Any) -> bool:
     )
 
 
-def _fill(tensors: list[_Tensor], nbytes: int) -> None:
+def _fill(tensors: list[HeaderTensor], nbytes: int) -> None:
     """Raise Unfit unless the tensors are adjacent and cover all of the data."""
     reached = 0
     for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.end)):

@@ -1,12 +1,8 @@
 """The command line.
 
+commands  the commands, from survey to completion
 targets   the TARGET argument, `train.py:build`: the objects that a user's function returns
-output    results as text, JSON or an HTML page; errors; exit codes
-answers   stdout, reserved for results
-pages     the page of --html
-states    survey, plan, rehearse
-files     inspect, relocate
-machine   devices, bench, demo, completion
+output    stdout, reserved for results: as text, JSON or an HTML page; errors; exit codes
 
 Commands import torch when they run, so that help and completion are fast.
 """
@@ -16,7 +12,7 @@ from __future__ import annotations
 import click
 
 import torchmove
-from torchmove.cli import files, machine, states
+from torchmove.cli.commands import COMMANDS
 from torchmove.cli.output import Commands, color, say
 
 _EPILOG = """
@@ -54,5 +50,5 @@ def main(ctx: click.Context, debug: bool) -> None:
         say(ctx.get_help())
 
 
-for _command in (*states.COMMANDS, *files.COMMANDS, *machine.COMMANDS):
+for _command in COMMANDS:
     main.add_command(_command)

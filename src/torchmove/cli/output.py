@@ -83,7 +83,7 @@ def color() -> bool | None:
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
-class Page(NamedTuple):
+class PageFile(NamedTuple):
     """The path of the page: as given, and absolute, since the user's code may change the working directory."""
 
     given: str
@@ -92,15 +92,15 @@ class Page(NamedTuple):
 
     def check(self, inputs: Collection[Path]) -> bool:
         """Refuse a path that cannot be written. Returns whether a file is replaced."""
-        from torchmove.checkpoints import output as placing
-        from torchmove.checkpoints.source import naming
+        from torchmove.checkpoints.atomic_writes import check_page
+        from torchmove.checkpoints.untrusted import naming
 
         with naming(self.given):
-            return placing.check_page(self.path, inputs, overwrite=self.overwrite)
+            return check_page(self.path, inputs, overwrite=self.overwrite)
 
     def write(self, words: str, inputs: Collection[Path]) -> None:
-        from torchmove.checkpoints.output import new_file
-        from torchmove.checkpoints.source import naming
+        from torchmove.checkpoints.atomic_writes import new_file
+        from torchmove.checkpoints.untrusted import naming
 
         replaces, place = self.check(inputs), Path(self.path)
         with naming(self.given):
@@ -116,7 +116,7 @@ _JSON = "torchmove.json"
 _STDOUT = "-"
 
 
-class Refused(click.ClickException):
+class CommandRefused(click.ClickException):
     """A refusal: one line with the reason and the remedy."""
 
     exit_code = REFUSED
@@ -133,7 +133,7 @@ class Refused(click.ClickException):
         return {"ok": False, self.kind: self.message, "refusals": [each._asdict() for each in self.refusals]}
 
 
-class Failed(Refused):
+class CommandFailed(CommandRefused):
     """An error: one line."""
 
     exit_code = ERROR
@@ -154,7 +154,7 @@ class Commands(click.Group):
             raise _usage_error(error) from None
         except OSError as error:  # the help could not be written
             discard_output(sys.stdout)
-            raise Failed(described(error)) from None
+            raise CommandFailed(described(error)) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -175,14 +175,14 @@ class Commands(click.Group):
             raise ending from None
 
 
-def _usage_error(error: click.UsageError) -> Refused:
+def _usage_error(error: click.UsageError) -> CommandRefused:
     command = error.ctx.command_path if error.ctx else "torchmove"
     message = " ".join(error.format_message().split()).rstrip(".")
-    return Refused(message if "Fix: " in message else f"{message}. Fix: see {command} --help")
+    return CommandRefused(message if "Fix: " in message else f"{message}. Fix: see {command} --help")
 
 
-def _error_for(error: Exception, command: str | None) -> Refused:
-    if isinstance(error, Refused):
+def _error_for(error: Exception, command: str | None) -> CommandRefused:
+    if isinstance(error, CommandRefused):
         return error
     if isinstance(error, click.UsageError):
         return _usage_error(error)
@@ -190,11 +190,11 @@ def _error_for(error: Exception, command: str | None) -> Refused:
 
     refusals = getattr(error, "refusals", ()) if isinstance(error, TorchmoveError) else ()
     if refusals:
-        return Refused("; ".join(map(str, refusals)), refusals)
+        return CommandRefused("; ".join(map(str, refusals)), refusals)
     if isinstance(error, CannotMeasure):
-        return Refused(first_line(error))
+        return CommandRefused(first_line(error))
     message = first_line(error) if isinstance(error, TorchmoveError) else described(error)
-    return Failed(f"{message}. For the traceback: torchmove --debug {command} ...")
+    return CommandFailed(f"{message}. For the traceback: torchmove --debug {command} ...")
 
 
 def first_line(error: BaseException) -> str:
@@ -250,7 +250,7 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
     @_overwrite
     @wraps(command)
     def with_answer(*given: Any, as_json: bool, html: str | None, overwrite: bool, **options: Any) -> Any:
-        page = None if html in (None, _STDOUT) else Page(html, os.path.join(os.getcwd(), html), overwrite)
+        page = None if html in (None, _STDOUT) else PageFile(html, os.path.join(os.getcwd(), html), overwrite)
         if overwrite and page is None:
             raise click.UsageError("--overwrite applies to --html. Fix: --html report.html --overwrite")
         return command(*given, answer=Answer(as_json, html == _STDOUT, page), **options)
@@ -273,7 +273,7 @@ class Answer(NamedTuple):
 
     as_json: bool
     as_html: bool
-    page: Page | None
+    page: PageFile | None
 
     def check(self, inputs: Collection[Path]) -> None:
         """Refuse a page that cannot be written, before the command runs. `inputs`: the files that the command reads."""

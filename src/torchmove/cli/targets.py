@@ -78,7 +78,7 @@ class Target(NamedTuple):
 
     def named(self) -> dict[str, Any]:
         """The objects by name: the names of a dict, or names derived from their types."""
-        from torchmove.surveying.names import check, names_of
+        from torchmove.surveying.paths import check, names_of
 
         made = self.made()
         if isinstance(made, dict) and all(isinstance(name, str) and name.isidentifier() for name in made):

@@ -20,10 +20,8 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from torchmove.internals.graphs import UNTOLD, graph_of, may_have_gradient
-from torchmove.internals.guards import Switch, without_modes
-from torchmove.internals.metadata import View
-from torchmove.internals.undo import Undo
-from torchmove.internals.views import dressed, make_view, undressed
+from torchmove.internals.guards import Switch, Undo, without_modes
+from torchmove.internals.storages import View, dressed, make_view, undressed
 
 Hooks = OrderedDict[int, Callable[..., Any]]
 

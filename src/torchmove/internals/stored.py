@@ -1,4 +1,8 @@
-"""Read what an object stores, without running code of its class: no property, no `__getattr__`."""
+"""Read what objects store, without running code of their classes: no property, no `__getattr__`.
+
+The last part has the private names of `nn.Module`: `_apply`, which `Module.to` calls, and what torch's own modules
+keep.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,14 @@ import threading
 import types
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import is_
 from typing import Any, cast
 
 import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
 
 LruCache = functools._lru_cache_wrapper
 
@@ -114,3 +120,52 @@ def refill(container: Any, members: Sequence[Any]) -> None:
 
 def _kind_of(container: Any) -> type:
     return next(kind for kind in CONTAINERS if isinstance(container, kind))
+
+
+# ---------------------------------------------------------------- modules
+
+APPLY = "_apply"
+
+
+def apply_of(kind: type[nn.Module]) -> Callable[..., Any]:
+    """The `_apply` method of a module class."""
+    return kind._apply
+
+
+def overrides_apply(kind: type) -> bool:
+    """Whether a module class overrides `_apply`. Takes the type, since a weak proxy passes isinstance()."""
+    return issubclass(kind, nn.Module) and kind._apply is not nn.Module._apply
+
+
+def is_recurrent(kind: type[nn.Module]) -> bool:
+    """Whether it inherits torch's `nn.RNNBase._apply`, which flattens the weights and replaces no object."""
+    return kind._apply is nn.RNNBase._apply
+
+
+def call_apply(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
+    module._apply(function)  # type: ignore[no-untyped-call]
+
+
+def flat_weights(module: nn.RNNBase) -> list[Tensor]:
+    """The weights of a recurrent module, as its forward takes them."""
+    return [each for each in module._flat_weights if each is not None]
+
+
+def is_caching() -> bool:
+    """Whether `with parametrize.cached():` is active."""
+    return bool(parametrize._cache_enabled)
+
+
+def pruned_name(hook: prune.BasePruningMethod) -> str:
+    """The attribute that a pruning method computes before each forward."""
+    return str(hook._tensor_name)
+
+
+def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
+    """The modules registered with a module, including the same module under several names."""
+    return module._modules
+
+
+def registered_in(module: nn.Module) -> dict[str, Tensor | None]:
+    """The parameters and buffers registered with a module itself."""
+    return {**module._parameters, **module._buffers}

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from torchmove.devices import release_cached_memory, synchronize_device
 from torchmove.errors import MoveFailed, TorchmoveError
-from torchmove.internals.guards import HeldInterrupts, plain_torch, without_collector
-from torchmove.internals.metadata import AT_ONCE, View
+from torchmove.internals.guards import HeldInterrupts, Undo, plain_torch, without_collector
 from torchmove.internals.rebinding import (
     Accumulators,
     Gradients,
@@ -34,10 +33,10 @@ from torchmove.internals.rebinding import (
     with_shared_versions,
 )
 from torchmove.internals.scripted import ScriptedAttributes, is_scripted, set_attribute
+from torchmove.internals.storages import AT_ONCE, View, dressed, view_on
 from torchmove.internals.stored import contents, refill
-from torchmove.internals.undo import Undo
-from torchmove.moving.batches import Advance, CopyBatch, Mover, batch_of, cut
 from torchmove.moving.leftovers import OldStorages
+from torchmove.moving.movers.copies import Advance, CopyBatch, Mover, batch_of
 from torchmove.moving.own_apply import call_overrides, has_overrides
 from torchmove.moving.receipt import Receipt
 from torchmove.planning.plan import Plan, Repoint
@@ -46,7 +45,7 @@ from torchmove.surveying.inventory import Composite, RememberedDevice, StateStor
 from torchmove.surveying.paths import CELL, KEY
 
 if TYPE_CHECKING:
-    from torchmove.verifying.verdict import Verdict
+    from torchmove.verifying.verify import Verdict
 
 
 def repoint_all(repoints: Sequence[Repoint], undo: Undo) -> None:
@@ -166,15 +165,28 @@ def _separate_dense(plan: Plan, batch: CopyBatch, copied: Sequence[Tensor], made
     made.sources.extend(compress(batch.sources, dense))
     made.copies.extend(compress(copied, dense))
     others = [index for index, is_so in enumerate(dense) if not is_so]
-    moving = _moving_ids(plan) if others else set()
-    for index in others:
-        storage, copy = plan.moves[index].storage, copied[index]
-        if not storage.opaque:
+    if others:
+        _add_rebindings(plan, others, copied, made)
+
+
+def _add_rebindings(plan: Plan, others: Sequence[int], copied: Sequence[Tensor], made: _Copies) -> None:
+    """Make the views that all but dense tensors become. Loops, since an error would keep a comprehension's frame."""
+    moving = _moving_ids(plan)
+    storages = [plan.moves.storages.at(plan.moves.firsts[index]) for index in others]
+    views: list[list[tuple[Tensor, Tensor]]] = []
+    for index, storage in zip(others, storages, strict=True):
+        views.append([])
+        if storage.storage_bytes >= 0:
             made.cut.extend(_one_of_each_storage(plan, storage))
-        several: list[Rebinding] = []  # a loop, since the frame of a comprehension would stay alive with an error
         for entry, offset in zip(storage.indices, storage.offsets or (None,), strict=True):
-            tensor = plan.inventory.tensors.objects[entry]
-            several.append(rebinding(tensor, cut(copy, tensor, storage, offset), moving=moving))
+            tensor, copy = plan.inventory.tensors.objects[entry], copied[index]
+            is_whole = storage.storage_bytes < 0  # no storage on its device: the copy is the tensor
+            view = dressed(copy, tensor) if is_whole else view_on(copy, tensor, storage.spans, offset)
+            views[-1].append((tensor, view))
+    for pairs in views:
+        several: list[Rebinding] = []
+        for tensor, view in pairs:
+            several.append(rebinding(tensor, view, moving=moving))
         made.rebindings.extend(with_shared_versions(several))
 
 

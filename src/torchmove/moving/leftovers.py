@@ -24,8 +24,7 @@ from torch.nn.parameter import is_lazy
 from torchmove.formatting import listed
 from torchmove.internals.guards import HeldInterrupts, everything_of, plain_torch
 from torchmove.internals.host_memory import drop_pages
-from torchmove.internals.metadata import AT_ONCE
-from torchmove.internals.storages import Watch, held_elsewhere, is_sole_owner, storage_key
+from torchmove.internals.storages import AT_ONCE, Watch, held_elsewhere, is_sole_owner, storage_key
 from torchmove.moving.receipt import Held
 from torchmove.planning.plan import Plan
 from torchmove.surveying.paths import Path

@@ -16,14 +16,23 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchmove.internals.distributed import is_sharded
-from torchmove.internals.modules import apply_of, call_apply, flat_weights
-from torchmove.internals.stored import CONTAINERS, contents, refill, slots, stored_dict
-from torchmove.internals.undo import Undo
+from torchmove.internals.guards import Undo
+from torchmove.internals.stored import (
+    CONTAINERS,
+    call_apply,
+    contents,
+    flat_weights,
+    is_recurrent,
+    overrides_apply,
+    refill,
+    slots,
+    stored_dict,
+)
 from torchmove.planning.placement import KEPT
 from torchmove.planning.plan import Adopted, Note, Plan
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import ATTRIBUTE, ITEM, NOWHERE, Path
-from torchmove.surveying.traversal import Traversal
+from torchmove.surveying.survey import Traversal
 
 NOTHING = object()
 Difference = tuple[Any, Any, Any]  # a key, what was there, and what is
@@ -172,7 +181,7 @@ def call_overrides(plan: Plan, undo: Undo) -> Adopted:
     same objects; any other tensor it passes to the function is moved there."""
     modules = list(_overriding(plan))
     # torch's own recurrent modules change only their own lists, so nothing else needs recording.
-    before = [] if all(_is_recurrent(type(each.module)) for each in modules) else [*recorded(plan.inventory)]
+    before = [] if all(is_recurrent(type(each.module)) for each in modules) else [*recorded(plan.inventory)]
     recurrent = [Container(stored_dict(each.module), each.path, ATTRIBUTE) for each in modules if not before]
     undo += [each.restore for each in (*before, *recurrent)]
     for module, _, device in modules:
@@ -209,8 +218,9 @@ def _overriding(plan: Plan) -> Iterator[_Overriding]:
     shared = {
         id(inventory.tensors.objects[index]) for storage in inventory.storages.shared() for index in storage.indices
     }
+    overriding = {*filter(overrides_apply, {type(holder) for holder, _ in inventory.holders.values()})}
     for holder, path in inventory.holders.values():
-        if not _overrides(type(holder)) or is_sharded(holder):
+        if type(holder) not in overriding or is_sharded(holder):
             continue  # FSDP's override would allocate every shard again
         # A recurrent module flattens its weights into one storage. Weights that share a storage are flat already, or
         # share it with other tensors.
@@ -222,16 +232,6 @@ def _overriding(plan: Plan) -> Iterator[_Overriding]:
         for first in (number for number in numbers if number in moving):
             yield _Overriding(holder, path, plan.placement[first])
             break
-
-
-def _overrides(kind: type) -> bool:
-    """Whether a module class overrides `_apply`. Takes the type, since a weak proxy passes isinstance()."""
-    return issubclass(kind, nn.Module) and apply_of(kind) is not apply_of(nn.Module)
-
-
-def _is_recurrent(kind: type[nn.Module]) -> bool:
-    """Whether it inherits torch's `nn.RNNBase._apply`, which flattens the weights and replaces no object."""
-    return apply_of(kind) is apply_of(nn.RNNBase)
 
 
 def _registered(module: nn.Module) -> Iterator[Tensor]:

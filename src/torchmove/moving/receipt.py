@@ -11,7 +11,7 @@ from torchmove.results import Result
 from torchmove.surveying.paths import Path
 
 if TYPE_CHECKING:
-    from torchmove.verifying.verdict import Verdict
+    from torchmove.verifying.verify import Verdict
 
 
 class Held(NamedTuple):

@@ -1,8 +1,10 @@
-"""The arena: host memory for parked states, of the exact size, on huge pages, kept for reuse.
+"""The arena: host memory for parked states, of the exact size, on huge pages, kept for reuse; copies from and to it.
 
 For a CUDA device it is page-locked. Many threads touch its pages, which are then locked chunk by chunk: copies into a
 locked chunk overlap with locking the next. A storage uses a span of it through a memoryview; while that is alive, the
 span is not reused.
+
+On CUDA, neighbors in memory are copied as one run: a state of thousands of storages is a few runs.
 """
 
 from __future__ import annotations
@@ -12,18 +14,22 @@ import os
 import threading
 import weakref
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from torchmove.internals.guards import HeldInterrupts
 from torchmove.internals.host_memory import fresh_host_memory, touch_pages
+from torchmove.moving.movers.copies import Advance
 from torchmove.moving.movers.ring import CannotLock, lock, unlock
-from torchmove.moving.movers.workers import cores
+from torchmove.moving.movers.traffic import cores
 
 LINE = 512  # spans begin at multiples of it, as allocations of torch's CUDA allocator do
 CHUNK = 512 << 20  # the approximate size that is locked at once
@@ -181,11 +187,157 @@ def _borders(sizes: Sequence[int]) -> list[int]:
     borders, end = [0], 0
     for nbytes in map(rounded, sizes):
         if borders[-1] < end and end + nbytes - borders[-1] > CHUNK:
-            end = -(-end // _PAGE) * _PAGE
+            end = rounded(end, _PAGE)
             borders.append(end)
         end += nbytes
     return [*borders, end]
 
 
-def rounded(nbytes: int) -> int:
-    return -(-nbytes // LINE) * LINE
+def rounded(nbytes: int, unit: int = LINE) -> int:
+    return -(-nbytes // unit) * unit
+
+
+# ---------------------------------------------------------------- copies
+
+
+def _end_of_memory(address: int) -> int:
+    """The end of the driver allocation that contains an address, which no copy may cross; 0 if it is unknown."""
+    start, nbytes, ask = ctypes.c_uint64(), ctypes.c_size_t(), _driver_call()
+    if ask is None or ask(ctypes.byref(start), ctypes.byref(nbytes), ctypes.c_uint64(address)) != 0:
+        return 0
+    return start.value + nbytes.value
+
+
+@cache
+def _driver_call() -> Callable[..., int] | None:
+    for name in ("libcuda.so.1", "nvcuda.dll"):
+        with suppress(OSError, AttributeError):
+            return ctypes.CDLL(name).cuMemGetAddressRange_v2
+    return None
+
+
+def ignore_progress(_nbytes: int) -> object:
+    """The progress callback of a mover before `copy` sets one."""
+
+
+class Transfer(NamedTuple):
+    """Bytes at an address of a device, and their place in the arena.
+
+    `seen` is a tensor on them, for devices where torch cannot use memory by its address.
+    """
+
+    device: torch.device
+    address: int
+    extent: Extent
+    offset: int
+    nbytes: int
+    seen: Tensor | None
+
+    def on_host(self) -> Tensor:
+        """The bytes in the arena."""
+        return torch.frombuffer(self.extent.memory, dtype=torch.uint8, offset=self.offset, count=self.nbytes)
+
+    def on_device(self) -> Tensor:
+        """The bytes on the device; on CUDA the tensor does not own them."""
+        if self.seen is not None:
+            return self.seen
+        return torch.as_tensor(_Raw(self.address, self.nbytes), device=self.device)
+
+    def part(self, start: int, stop: int) -> Transfer:
+        """Some of the bytes, from `start` to `stop`."""
+        return self._replace(address=self.address + start, offset=self.offset + start, nbytes=stop - start)
+
+
+class _Raw:
+    """Memory of a CUDA device, in the form of __cuda_array_interface__."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        where = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
+        self.__cuda_array_interface__ = {**where, "version": 3}
+
+
+def is_addressed(device: torch.device) -> bool:
+    """Whether torch can use memory of the device by its address."""
+    return device.type == "cuda"
+
+
+def runs(pieces: Iterable[Transfer], *, to_be_read: bool) -> list[Transfer]:
+    """Join adjacent transfers. The gap between them is less than a line; a write into it must be safe."""
+    joined: list[Transfer] = []
+    end = 0
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if last is not None and piece.address + piece.nbytes <= end and _are_neighbors(last, piece, to_be_read):
+            joined[-1] = last._replace(nbytes=piece.address + piece.nbytes - last.address)
+        else:
+            joined.append(piece)
+            end = _end_of_memory(piece.address) if is_addressed(piece.device) else 0
+    return joined
+
+
+def _are_neighbors(one: Transfer, other: Transfer, to_be_read: bool) -> bool:
+    return (
+        one.extent is other.extent
+        and one.device == other.device
+        and other.address - one.address == other.offset - one.offset == rounded(one.nbytes)
+        and one.address % LINE == 0
+        # torch's native allocator gives out whole lines; other allocators may not.
+        and (to_be_read or one.nbytes % LINE == 0 or torch.cuda.get_allocator_backend() == "native")
+    )
+
+
+class Lane:
+    """Copies between the arena and devices, in one direction."""
+
+    def __init__(self, *, to_host: bool) -> None:
+        self.to_host = to_host
+        self.sent: deque[tuple[Any, int]] = deque()  # events of arrival, and bytes
+
+    def send(self, run: Transfer) -> None:
+        """Start to copy a run. On CUDA this waits only for memory to be locked. Raises CannotLock."""
+        for part in _within_chunks(run):
+            part.extent.make_ready(part.offset + part.nbytes)
+            arrival = None
+            if is_addressed(part.device):
+                stream, arrival = self.stream(part.device), torch.cuda.Event()  # type: ignore[no-untyped-call]
+                with torch.cuda.stream(stream):
+                    self.copy(part)
+                    arrival.record(stream)
+            else:
+                self.copy(part)
+            self.sent.append((arrival, part.nbytes))
+
+    def finish(self, advance: Advance) -> None:
+        """Wait for all copies."""
+        while self.sent:
+            arrival, nbytes = self.sent[0]
+            if arrival is not None:
+                arrival.synchronize()
+            self.sent.popleft()
+            advance(nbytes)
+
+    def stream(self, device: torch.device) -> torch.cuda.Stream:
+        return _stream_of(device, "down" if self.to_host else "up")
+
+    def copy(self, part: Transfer) -> None:
+        to, come_from = (part.on_host(), part.on_device()) if self.to_host else (part.on_device(), part.on_host())
+        to.copy_(come_from, non_blocking=True)
+
+
+def _within_chunks(run: Transfer) -> Iterator[Transfer]:
+    """The run, split at the borders of the arena's chunks."""
+    start, stop, borders = run.offset, run.offset + run.nbytes, run.extent.borders
+    while start < stop:
+        end = min(stop, borders[bisect_right(borders, start)])
+        yield run if (start, end) == (run.offset, stop) else run.part(start - run.offset, end - run.offset)
+        start = end
+
+
+def _stream_of(device: torch.device, task: str) -> torch.cuda.Stream:
+    """The stream for a task on a device, created once."""
+    if (device, task) not in _streams:
+        _streams[device, task] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _streams[device, task]
+
+
+_streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}

@@ -1,4 +1,4 @@
-"""Park and wake: move a state off its devices, and back to its original placement."""
+"""Park, wake and swap: move a state off its devices, and back to its original placement; two states in turn."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchmove.chain import agree_on, apply_all, plan_sharded, verify_applied
-from torchmove.devices import driver_free_memory, free_memory, release_cached_memory
+from torchmove.chain import agree_on, apply_all, move_named, plan_for, plan_sharded, verify_applied
+from torchmove.devices import driver_free_memory, free_memory, release_cached_memory, resolve_device
 from torchmove.errors import TorchmoveError
 from torchmove.formatting import listed, readable_bytes
 from torchmove.internals.guards import plain_torch, without_collector
 from torchmove.moving.apply import Job
 from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.receipt import Receipt
+from torchmove.parking.arena_movers import IntoArena, OutOfArena
 from torchmove.parking.host_copies import host_copies
-from torchmove.parking.movers import IntoArena, OutOfArena
 from torchmove.planning.placement import TensorPlaces, keep_of
 from torchmove.planning.plan import Note, Plan, Refusal, Repoint
 from torchmove.planning.planner import Back, make_plan
 from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory, StateTensors
-from torchmove.surveying.names import given
+from torchmove.surveying.paths import given
 from torchmove.surveying.survey import survey_objects
 
 
@@ -48,7 +48,7 @@ class OriginalPlacement:
         return (True, found[1]) if found is not None and found[0]() is tensor else (False, None)
 
 
-def original_placement_of(plan: Plan, keep: Sequence[Any] = ()) -> OriginalPlacement:
+def _original_placement_of(plan: Plan, keep: Sequence[Any] = ()) -> OriginalPlacement:
     entries = plan.inventory.tensors
     devices: list[torch.device | None] = [None] * len(entries)
     for index in plan.moves.indices():
@@ -63,7 +63,7 @@ def original_placement_of(plan: Plan, keep: Sequence[Any] = ()) -> OriginalPlace
     return OriginalPlacement(known, plan.repoints, main, keep)
 
 
-def placement_back(inventory: Inventory, original: OriginalPlacement) -> list[torch.device]:
+def _placement_back(inventory: Inventory, original: OriginalPlacement) -> list[torch.device]:
     """The original placement. A tensor added since goes where a move would put it, a gradient to its parameter."""
     entries = inventory.tensors
     placement = list(entries.metadata.devices)
@@ -92,7 +92,7 @@ def _parameter_of(entries: StateTensors, index: int, inventory: Inventory) -> in
     return None if owner is None or owner.parameter is None else inventory.number.get(owner.parameter)
 
 
-def repoints_back(original: OriginalPlacement) -> list[Repoint]:
+def _repoints_back(original: OriginalPlacement) -> list[Repoint]:
     """The remembered devices as they were before."""
     return [Repoint(value._replace(value=new), value.value) for value, new in original.repoints]
 
@@ -148,7 +148,7 @@ class Parked(Result):
         if self._awake:
             return self._awake[0]
         began = time.perf_counter()
-        plan = waking_plan(self)
+        plan = _waking_plan(self)
         agreement = agree_on("wake", plan)
         out_of_arena = OutOfArena(plan.inventory)
         job = Job(plan, out_of_arena, "woken", verify_applied)
@@ -191,7 +191,7 @@ def park(*objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None,
         >>> parked.is_parked
         False
     """
-    return park_named(given(objects), keep, host_bytes, progress)
+    return _park_named(given(objects), keep, host_bytes, progress)
 
 
 class parked:  # noqa: N801  # used as a function: `with tm.parked(model):`
@@ -222,7 +222,7 @@ class parked:  # noqa: N801  # used as a function: `with tm.parked(model):`
     def __enter__(self) -> Parked:
         if self._parked is not None:
             raise RuntimeError("this `with` block is entered already. Fix: call tm.parked(...) for each block")
-        self._parked = park_named(self._named, *self._options)
+        self._parked = _park_named(self._named, *self._options)
         return self._parked
 
     def __exit__(
@@ -242,16 +242,16 @@ class parked:  # noqa: N801  # used as a function: `with tm.parked(model):`
             warnings.warn(f"the state is still parked: {refused}. Fix: error.parked.wake()", stacklevel=2)
 
 
-def park_named(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None, progress: bool) -> Parked:
+def _park_named(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None, progress: bool) -> Parked:
     began = time.perf_counter()
-    job, into_arena = parking_job(objects, keep, host_bytes)
+    job, into_arena = _parking_job(objects, keep, host_bytes)
     agreement = agree_on("park", job.plan)
-    original, before = original_placement_of(job.plan, keep), free_now(job.plan)
+    original, before = _original_placement_of(job.plan, keep), _free_now(job.plan)
     receipt = apply_all(job, began=began, progress=progress, agreement=agreement)[0]
-    return parked_from(receipt, into_arena, objects, original, before, began)
+    return _parked_from(receipt, into_arena, objects, original, before, began)
 
 
-def parking_job(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None) -> tuple[Job, IntoArena]:
+def _parking_job(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int | None) -> tuple[Job, IntoArena]:
     if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
         raise ValueError(f"host_bytes must be a number of bytes, not {host_bytes!r}")
     wait_for_freeing()
@@ -276,12 +276,12 @@ def _fits_with_kept_memory(plan: Plan) -> bool:
     return all(room.has_bytes is None or room.needs_bytes <= room.has_bytes + kept for room in plan.rooms)
 
 
-def free_now(plan: Plan) -> dict[torch.device, int | None]:
+def _free_now(plan: Plan) -> dict[torch.device, int | None]:
     """Bytes that the driver reports as free on each device that is vacated."""
     return {origin: driver_free_memory(origin) for origin in sorted({origin for origin, _ in plan.moves.ways}, key=str)}
 
 
-def parked_from(
+def _parked_from(
     receipt: Receipt,
     into_arena: IntoArena,
     objects: dict[str, Any],
@@ -316,11 +316,11 @@ def parked_from(
 
 @plain_torch
 @without_collector
-def waking_plan(parked: Parked) -> Plan:
+def _waking_plan(parked: Parked) -> Plan:
     wait_for_freeing()
     inventory = survey_objects(parked.objects)
     target, keep = parked.original.main or _CPU, keep_of(parked.objects, ())
-    back = Back(placement_back(inventory, parked.original), repoints_back(parked.original))
+    back = Back(_placement_back(inventory, parked.original), _repoints_back(parked.original))
     plan = make_plan(inventory, target, keep=keep, free_bytes=free_memory, back=back)
     return replace(plan, refusals=tuple(map(_still_parked, plan.refusals)))
 
@@ -329,3 +329,116 @@ def _still_parked(refusal: Refusal) -> Refusal:
     if refusal.code != "R042":
         return refusal
     return refusal._replace(remedy="free memory there and call parked.wake() again; the state is still parked")
+
+
+# ---------------------------------------------------------------- swap
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Swap(Result):
+    """The state that was parked, and the receipt of the state that came.
+
+    Attributes:
+        parked: the state that left.
+        receipt: the receipt of the state that came.
+        at_once: the device had memory for both, so they were copied at the same time.
+    """
+
+    parked: Parked
+    receipt: Receipt
+    at_once: bool
+
+
+def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool = True) -> Swap:
+    """Park one state and bring another one to its device: both, or neither.
+
+    If the device has memory for both, they are copied at the same time.
+
+    Args:
+        out: the object that leaves, or a list or tuple of objects.
+        into: what `tm.park` returned, which goes back to where it was; or objects on the CPU, which go where `out` was.
+        host_bytes: as for `tm.park`.
+        progress: as for `tm.move`.
+
+    Returns:
+        The parked state, and the receipt of the state that came.
+
+    Raises:
+        ValueError: `out` and `into` have an object or a tensor in common.
+        MoveRefused: as for `tm.move`, for either state. Neither has moved.
+        MoveFailed: as for `tm.move`, for either state. Neither has moved.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> policy, reward = torch.nn.Linear(2, 3), torch.nn.Linear(2, 3)
+        >>> swapped = tm.swap(out=policy, into=reward)
+        >>> swapped.parked.is_parked
+        True
+    """
+    leaving, began = given(_as_tuple(out)), time.perf_counter()
+    coming = into if isinstance(into, Parked) else given(_as_tuple(into))
+    arriving = coming.objects if isinstance(coming, Parked) else coming
+    if {id(each) for each in leaving.values()} & {id(each) for each in arriving.values()}:
+        raise ValueError("out and into have an object in common. Fix: pass each object in one of them")
+    leaving_job, into_arena = _parking_job(leaving, (), host_bytes)
+    agreement = agree_on("swap out", leaving_job.plan)
+    original, before = _original_placement_of(leaving_job.plan), _free_now(leaving_job.plan)
+    plan = _plan_of(coming, original)
+    both = [tensor for tensor in plan.inventory.number if tensor in leaving_job.plan.inventory.number]
+    if both:
+        path = plan.inventory.tensors[plan.inventory.number[both[0]]].path
+        raise ValueError(f"out and into both hold {path}. Fix: pass objects that share no tensors")
+    at_once = not plan.refusals
+    if not at_once and not _is_refused_anyway(plan, leaving_job.plan):
+        plan = replace(plan, refusals=())  # there will be enough memory when the other has left
+    agreement = agree_on(f"swap in, {'at once' if at_once else 'in turn'},", plan, agreement)
+    if not at_once:
+        return _one_by_one(leaving, coming, host_bytes, progress)
+    out_of_arena = OutOfArena(plan.inventory)
+    coming_job = Job(plan, out_of_arena, "swapped", verify_applied)
+    # The leaving state goes first: it waits for all work on the device, which would include the other's copies.
+    left, came = apply_all(leaving_job, coming_job, began=began, progress=progress, agreement=agreement)
+    if isinstance(coming, Parked):
+        coming.mark_woken(came, out_of_arena)
+    return Swap(_parked_from(left, into_arena, leaving, original, before, began), came, at_once=True)
+
+
+def _as_tuple(given: Any) -> tuple[Any, ...]:
+    return tuple(given) if isinstance(given, (list, tuple)) else (given,)
+
+
+def _plan_of(coming: Parked | dict[str, Any], original: OriginalPlacement) -> Plan:
+    if isinstance(coming, Parked):
+        return _waking_plan(coming)
+    target = original.main or resolve_device("auto")
+    return plan_for(coming, target, (), free_memory)
+
+
+def _is_refused_anyway(coming: Plan, leaving: Plan) -> bool:
+    """Whether the arriving state would be refused even after the other has left."""
+    if any(refusal.code != "R042" for refusal in coming.refusals):
+        return True
+    leaves = {
+        origin: sum(leaving.moves.nbytes[index] for index in each) for (origin, _), each in leaving.moves.ways.items()
+    }
+    return any(
+        room.has_bytes is not None and room.needs_bytes > room.has_bytes + leaves.get(room.device, 0)
+        for room in coming.rooms
+    )
+
+
+def _one_by_one(
+    leaving: dict[str, Any], coming: Parked | dict[str, Any], host_bytes: int | None, progress: bool
+) -> Swap:
+    """Park one state, then move the other; if that fails, wake the first again."""
+    parked = _park_named(leaving, (), host_bytes, progress)
+    try:
+        if isinstance(coming, Parked):
+            receipt = coming.wake(progress=progress)
+        else:
+            target = parked.original.main or resolve_device("auto")
+            receipt = move_named(coming, target, progress=progress)
+    except BaseException:
+        parked.wake(progress=progress)
+        raise
+    return Swap(parked, receipt, at_once=False)

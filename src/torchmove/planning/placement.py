@@ -1,36 +1,154 @@
 """The device of each tensor of the state, and why some do not go to the target.
 
-An optimizer's tensors go where the optimizer itself would put them. A user's rule says where, else the table for
-torch's own classes, else a simulated first step of its class, which `learning` takes when it is needed.
+An optimizer's scalars go where the optimizer itself would put them, which is not always the device of the parameter:
+Adam keeps `step` on the CPU, unless the whole update runs on the device (`capturable`, `fused`). With the steps on the
+device, each update would synchronize once per parameter. A user's rule says where, else the table for torch's own
+classes, with a row for each entry that does not follow its parameter, else a simulated first step (`learning`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import compress, count
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, optim
 from torch.optim import Optimizer
 
 from torchmove.internals.rebinding import can_rebind_result
 from torchmove.internals.stored import stored_dict
-from torchmove.planning.learning import is_torchs_own, learned_places_of, options_of
-from torchmove.planning.learning.places import UNNAMED, EntryPlace, LearnedPlaces, kind_of, plain_steps, tensors_in
+from torchmove.planning.learning import (
+    UNNAMED,
+    EntryPlace,
+    LearnedPlaces,
+    kind_of,
+    learned_places_of,
+    options_of,
+    plain_steps,
+    tensors_in,
+)
 from torchmove.planning.plan import Note
-from torchmove.planning.rules import by_table, is_rng_state, users_rule
-from torchmove.surveying.children import Owner
 from torchmove.surveying.inventory import Inventory, StateTensor
-from torchmove.surveying.names import names_of
-from torchmove.surveying.paths import ATTRIBUTE, Path, matcher
+from torchmove.surveying.paths import ATTRIBUTE, Owner, Path, matcher, names_of
+from torchmove.surveying.readers.libraries import HELPERS, HelperRule, Place
 from torchmove.surveying.survey import survey_objects
+
+Group = Mapping[str, Any]
+Rule = Callable[[Group], Place]
+
+# The size of a CPU generator's state (Mersenne Twister); accelerators use Philox.
+_RNG_STATE_BYTES = 5056
+
+
+def _on_cpu_unless(*flags: str) -> Rule:
+    def place(group: Group) -> Place:
+        return "parameter" if any(group.get(flag) for flag in flags) else "cpu"
+
+    return place
+
+
+def _with_parameter(_: Group) -> Place:
+    return "parameter"
+
+
+# The first class in an optimizer's method resolution order with a row decides. `*` stands for values of the group: lr,
+# betas.
+_TABLE: dict[tuple[type, str], Rule] = {
+    (optim.Optimizer, "step"): _on_cpu_unless("capturable", "fused"),
+    (optim.Optimizer, "*"): _on_cpu_unless("capturable", "fused"),
+    (optim.NAdam, "mu_product"): _on_cpu_unless("capturable"),
+    (optim.ASGD, "step"): _with_parameter,
+    (optim.ASGD, "eta"): _with_parameter,
+    (optim.ASGD, "mu"): _with_parameter,
+}
+_USERS: dict[tuple[type, str], Rule] = {}
+
+
+def register_rule(kind: type, key: str, place: Place | Rule | HelperRule) -> None:
+    """Say where an optimizer keeps a scalar of its state, or where another object keeps an attribute.
+
+    Mostly no rule is needed: a simulated first step of the optimizer's class shows it. A rule takes precedence.
+
+    Args:
+        kind: the class; the rule also holds for its subclasses.
+        key: for an optimizer, the name in a parameter's state, or "*" for tensors among the values of a group. For
+            any other object, the name of an attribute, or "*" for all attributes without a rule.
+        place: "cpu", "parameter" (the device of the parameters), or a function that returns one of them: it gets the
+            group of an optimizer, or the object itself. With "cpu", an attribute stays on the CPU if it is there. With
+            "data", an attribute is a dataset: it is not searched, and its tensors stay.
+
+    Raises:
+        ValueError: `place` is not one of these.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> class Clocked(torch.optim.SGD):
+        ...     pass                                  # keeps state["ticks"], a counter, on the CPU
+        >>> tm.register_rule(Clocked, "ticks", "cpu")
+        >>> tm.register_rule(Clocked, "scale", lambda group: "parameter" if group["fused"] else "cpu")
+        >>> class NoiseSchedule:
+        ...     pass                                  # computes its sigmas with numpy
+        >>> tm.register_rule(NoiseSchedule, "sigmas", "cpu")
+        >>> class Experiment:
+        ...     pass                                  # its train_set is a list of tensors
+        >>> tm.register_rule(Experiment, "train_set", "data")
+    """
+    if not isinstance(kind, type):
+        raise TypeError(f"register_rule needs a class, not {type(kind).__name__}")
+    if not callable(place) and place not in ("cpu", "parameter", "data"):
+        raise ValueError(f"place must be 'cpu', 'parameter', 'data' or a function, not {place!r}")
+    if issubclass(kind, optim.Optimizer) and place == "data":
+        raise ValueError(f"{kind.__name__} is an optimizer: its place cannot be 'data'")
+    if issubclass(kind, optim.Optimizer):
+        _USERS[kind, key] = _checked(place) if callable(place) else lambda _: place
+    else:
+        HELPERS.setdefault(kind, {})[key] = place
+
+
+def _checked(rule: Rule) -> Rule:
+    """A user's rule, whose answer has to be a place."""
+
+    def place_of(group: Group) -> Place:
+        place = rule(group)
+        if place not in ("cpu", "parameter"):
+            raise ValueError(f"a rule of tm.register_rule returned {place!r}. Fix: return 'cpu' or 'parameter'")
+        return place
+
+    return place_of
+
+
+def users_rule(kind: type, key: str) -> Rule | None:
+    """The user's rule for a scalar of this name in an optimizer of this class."""
+    return _first(_USERS, kind, key) if _USERS else None
+
+
+def by_table(kind: type, key: str, group: Group) -> bool:
+    """Whether the table says that an optimizer of this class keeps its scalar of this name on the CPU."""
+    rule = _first(_TABLE, kind, key)
+    return rule is not None and rule(group) == "cpu"
+
+
+def _first(rules: Mapping[tuple[type, str], Rule], kind: type, key: str) -> Rule | None:
+    return next((rules[base, key] for base in kind.__mro__ if (base, key) in rules), None)
+
+
+def is_rng_state(entry: StateTensor) -> bool:
+    """Whether this is the state of a random number generator, which torch accepts from the CPU only."""
+    if entry.tensor.dtype is not torch.uint8 or entry.tensor.dim() != 1:
+        return False
+    return entry.nbytes == _RNG_STATE_BYTES or any("rng" in name.lower() for name in entry.path.names())
+
 
 _GUESSED = (
     "a simulated first step did not show where it keeps its scalars ({}): `step` goes to the CPU, all others to the "
     "device of their parameters; tm.register_rule({}, name, place) overrides this"
 )
+
+
+def is_torchs_own(kind: type) -> bool:
+    return kind.__module__.startswith("torch.optim.")
 
 
 class OptimizerPlaces:
@@ -48,14 +166,14 @@ class OptimizerPlaces:
         if owner is None or owner.optimizer is None:
             return False
         optimizer, group, is_scalar = owner.optimizer, owner.group, entry.tensor.numel() == 1
-        place = self.place_of(entry)
-        key = "*" if place.holder == "group" else str(place.steps[0])
+        key = "*" if owner.parameter is None else str(_steps(entry, None)[0])
         if is_scalar and group is not None:
             rule = users_rule(type(optimizer), key)
             if rule is not None:
                 return rule(group) == "cpu"
         if is_torchs_own(type(optimizer)):
             return is_scalar and group is not None and by_table(type(optimizer), key, group)
+        place = self.place_of(entry)
         on_cpu = self.learned_for(optimizer).on_cpu(place)
         if on_cpu is None and is_scalar and group is not None:
             return self.guess(optimizer, group, place, key, entry.tensor)

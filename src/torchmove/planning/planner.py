@@ -1,4 +1,4 @@
-"""Make a plan: storages move or stay with a reason, and every problem becomes a refusal.
+"""Make a plan: storages move or stay with a reason, and every problem becomes a refusal, with its fix.
 
 Planning changes nothing and uses no device: the free memory of each device is passed in.
 """
@@ -6,34 +6,245 @@ Planning changes nothing and uses no device: the free memory of each device is p
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress
 from operator import ne
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from torchmove.devices import is_same_device
+from torchmove.formatting import readable_bytes
 from torchmove.internals.guards import makes_fakes
-from torchmove.internals.metadata import has_storage
-from torchmove.internals.views import packed
+from torchmove.internals.storages import SUB_BYTE, has_storage, in_shared_memory, packed, storage_device
 from torchmove.planning.placement import Keep, TensorPlaces
-from torchmove.planning.plan import MemoryNeed, Moves, Plan, Refusal, Repoint
-from torchmove.planning.refusals import (
-    FAKES,
-    Course,
-    keep_refusals,
-    mixed_dtype_refusals,
-    mps_refusals,
-    no_storages_note,
-    notes_of,
-    refusals_of,
-    room_refusals,
-    shared_memory_notes,
-    sub_byte_refusals,
-    torn_refusal,
+from torchmove.planning.plan import MemoryNeed, Moves, Note, Plan, Refusal, Repoint
+from torchmove.surveying.inventory import (
+    Composite,
+    FoundDiagnostic,
+    Inventory,
+    RememberedDevice,
+    StateStorage,
+    StateTensors,
 )
-from torchmove.surveying.inventory import Inventory, RememberedDevice, StateTensors
 from torchmove.surveying.paths import ATTRIBUTE, CELL, ITEM, KEY, Path
+
+
+class Course(NamedTuple):
+    """What decides which diagnostics apply to a move."""
+
+    target: torch.device
+    moves: Moves
+    fresh: bool  # copies to new storages even what is on the target already
+    rests: bool  # the state is parked on the target: nothing computes with it there
+
+
+def refusals_of(inventory: Inventory, keep: Keep, course: Course) -> Iterator[Refusal]:
+    moving = frozenset(course.moves.indices() if inventory.diagnostics else ())
+    for found in inventory.diagnostics:
+        path, about, diagnostic = found
+        if diagnostic.code[0] == "R" and not keep.has(about, (path,)) and _applies(found, inventory, moving, course):
+            remedy = diagnostic.remedy
+            if issubclass(type(about), DistributedDataParallel):
+                remedy = _rewrap_call(found, inventory, course.target) or remedy
+            yield Refusal(diagnostic.code, str(path), diagnostic.why, remedy)
+    yield from () if course.rests else _mesh_refusals(inventory, course)
+
+
+# A graph prevents a move only of a tensor that moves.
+_GRAPH_CODES = {"R032", "R033"}
+
+
+def _applies(found: FoundDiagnostic, inventory: Inventory, moving: frozenset[int], course: Course) -> bool:
+    _, about, diagnostic = found
+    index = inventory.number.get(id(about))  # composite tensors have none
+    if diagnostic.code in _GRAPH_CODES and index is not None:
+        return index in moving
+    if diagnostic.code == "R047":
+        return course.fresh or storage_device(about) != course.target
+    if diagnostic.device is not None:
+        return not course.rests and _is_left(diagnostic.device, course)
+    return True
+
+
+def _is_left(device: torch.device, course: Course) -> bool:
+    return any(is_same_device(device, home) for home, place in course.moves.ways if home != place)
+
+
+def _rewrap_call(found: FoundDiagnostic, inventory: Inventory, target: torch.device) -> str:
+    """The call of `tm.rewrap` that does what was requested, with the wrapper and everything that was passed with it."""
+    wrappers = [each for each in inventory.diagnostics if issubclass(type(each.subject), DistributedDataParallel)]
+    around = {_root_of(each.path) for each in wrappers}
+    others = [name for name in inventory.roots if name not in around]
+    # If an object holds the wrapper, the optimizers in it are passed by themselves.
+    parameters = {*map(id, found.subject.module.parameters())}
+    for holder, path in inventory.holders.values():
+        if issubclass(type(holder), Optimizer) and path.before is not None and _root_of(path) in around:
+            trained = (each for group in holder.param_groups for each in group["params"])
+            others += [str(path)] if not parameters.isdisjoint(map(id, trained)) else []
+    name = str(found.path)
+    return f"{name} = tm.rewrap({', '.join([name, *others])}, to={str(target)!r})"
+
+
+def _root_of(path: Path) -> Any:
+    return next(path.steps()).what
+
+
+# ---------------------------------------------------------------- device meshes
+
+
+def _mesh_refusals(inventory: Inventory, course: Course) -> Iterator[Refusal]:
+    """Distributed tensors that would move to an accelerator that their mesh is not on."""
+    for (mesh, place), composites in _away_from_mesh(inventory, course).items():
+        if place != "cpu":
+            why = f"its device mesh stays on {mesh}: its shards cannot compute on {place}"
+            remedy = _REBUILD.format(place=place, shape=tuple(composites[0].tensor.device_mesh.shape))  # type: ignore[attr-defined]
+            yield Refusal("R048", _counted([composite.path for composite in composites]), why, remedy)
+
+
+_REBUILD = (
+    "mesh = init_device_mesh({place!r}, {shape}); fully_shard (or parallelize_module) a new model on it, and load the "
+    "state with get_state_dict and set_state_dict of torch.distributed.checkpoint.state_dict"
+)
+
+
+def _away_from_mesh(inventory: Inventory, course: Course) -> dict[tuple[str, str], list[Composite]]:
+    """The distributed tensors that leave the device type of their mesh, by the device types of mesh and target."""
+    found: defaultdict[tuple[str, str], list[Composite]] = defaultdict(list)
+    moving = (
+        {id(inventory.tensors.objects[index]): index for index in course.moves.indices()}
+        if inventory.composites
+        else {}
+    )
+    for composite in inventory.composites:
+        mesh: Any = getattr(composite.tensor, "device_mesh", None)
+        if mesh is not None:
+            places = {course.moves.placement[moving[id(part)]].type for part in composite.parts if id(part) in moving}
+            for place in places - {mesh.device_type}:
+                found[mesh.device_type, place].append(composite)
+    return found
+
+
+# ---------------------------------------------------------------- notes
+
+
+def notes_of(
+    inventory: Inventory, keep: Keep, course: Course, others: Iterable[tuple[str, Path, str]]
+) -> Iterator[Note]:
+    """The notes of the readers and `others` (code, path and text); one for all with the same text."""
+    alike: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
+    moving = frozenset(course.moves.indices() if inventory.diagnostics else ())
+    for code, path, why in others:
+        alike[code, why].append(path)
+    for path, about, diagnostic in inventory.diagnostics:
+        stays = (
+            diagnostic.code == "N061" and id(about) in inventory.number and inventory.number[id(about)] not in moving
+        )
+        if diagnostic.code[0] == "N" and not stays and not keep.has(about, (path,)):
+            alike[diagnostic.code, diagnostic.why].append(path)
+    for (mesh, place), composites in _away_from_mesh(inventory, course).items() if not course.rests else ():
+        if place == "cpu":
+            why = f"its device mesh is on {mesh}: move it back there before the next forward"
+            alike["N048", why] += [composite.path for composite in composites]
+    for (code, why), paths in alike.items():
+        yield Note(code, _counted(paths), why)
+
+
+def _counted(paths: Sequence[Path]) -> str:
+    more = f" ... and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"{paths[0]}{more}"
+
+
+FAKES = Refusal("R014", "FakeTensorMode", "it is active: copies would have no bytes", "move outside of its block")
+_NOT_ON_MPS = {torch.float64, torch.complex128}
+
+
+def torn_refusal(entries: StateTensors, storage: StateStorage, placement: Sequence[torch.device]) -> Refusal:
+    first = storage.indices[0]
+    other = next(index for index in storage.indices if placement[index] != placement[first])
+    where = f"one goes to {placement[first]}, the other to {placement[other]}"
+    why = f"shares memory with {entries[other].path}, but {where}"
+    return Refusal("R041", str(entries[first].path), why, "keep= both or neither, or clone one of them first")
+
+
+def room_refusals(rooms: Sequence[MemoryNeed]) -> Iterator[Refusal]:
+    for room in rooms:
+        if room.has_bytes is not None and room.has_bytes < room.needs_bytes:
+            missing = room.needs_bytes - room.has_bytes
+            yield Refusal(
+                "R042",
+                str(room.device),
+                f"not enough memory: needs {readable_bytes(room.needs_bytes)}, has {readable_bytes(room.has_bytes)}",
+                f"free {readable_bytes(missing)} there, or keep= that much of the state where it is",
+            )
+
+
+def mps_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
+    for index in moves.indices():
+        entry = entries[index]
+        if entry.tensor.dtype in _NOT_ON_MPS and moves.placement[index].type == "mps":
+            convert = ".to(torch.complex64)" if entry.tensor.dtype.is_complex else ".float()"
+            yield Refusal("R040", str(entry.path), f"mps has no {entry.tensor.dtype}", f"convert it first: {convert}")
+
+
+def no_storages_note(device: torch.device) -> Note:
+    return Note(
+        "N041", str(device), "has no storages: tied weights stay tied, strides and views are lost on the way back"
+    )
+
+
+def shared_memory_notes(entries: StateTensors, moves: Moves) -> Iterator[Note]:
+    # Only for host memory: for other devices, is_shared does not mean other processes.
+    on_host = [some for (home, _), some in moves.ways.items() if home.type == "cpu"]
+    firsts = [moves.firsts[index] for some in on_host for index in some if moves.nbytes[index]]
+    shared = [*compress(firsts, in_shared_memory([entries.objects[first] for first in firsts]))]
+    if shared:
+        why = "is in shared memory: other processes keep the old memory; call share_memory_() again after the move"
+        yield Note("N042", _counted([entries[first].path for first in shared]), why)
+
+
+def mixed_dtype_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
+    for index, storage in moves.special():
+        first, *others = (entries[each] for each in storage.indices)
+        for other in others:
+            if other.tensor.dtype != first.tensor.dtype:
+                why = f"shares memory with {first.path} of another dtype: impossible on {moves[index].target.type}"
+                yield Refusal("R043", str(other.path), why, "clone one of them first")
+
+
+def sub_byte_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
+    for index in moves.indices():
+        dtype, place = entries.metadata.dtypes[index], moves.placement[index]
+        if dtype in SUB_BYTE and not has_storage(place.type):
+            why = f"is {dtype}, which torch cannot copy to {place.type}, a device without storages"
+            yield Refusal("R044", str(entries[index].path), why, "view it as torch.uint8 first: .view(torch.uint8)")
+
+
+def keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
+    """Refuse a `keep=` that matches nothing: with a typo, the move would take what it was meant to leave."""
+    if not (keep.patterns or keep.roots):
+        return
+    remedy = f"print(tm.survey({', '.join(inventory.roots)})) lists the paths"
+    here = [entry.path for entry in inventory.tensors] + [
+        path for paths in inventory.other_paths.values() for path in paths
+    ]
+    here += [path for _, path in inventory.holders.values()] + [value.path for value in inventory.device_values]
+    for pattern, fits in keep.patterns.items():
+        if not any(fits(path) for path in here):
+            yield Refusal("R011", f"keep={pattern!r}", "no path matches it", remedy)
+    known = {*map(id, inventory.tensors.objects)} | {id(composite.tensor) for composite in inventory.composites}
+    for name, value in keep.roots.items():
+        if id(value) not in known and id(value) not in inventory.holders and not _shares_any(inventory, value):
+            yield Refusal("R011", f"keep={name}", "this object is not part of the state", remedy)
+
+
+def _shares_any(inventory: Inventory, value: Any) -> bool:
+    """Whether a list made for the call (`keep=[list(encoder.parameters())]`) contains anything of the state."""
+    inside = value if isinstance(value, (list, tuple, set)) else ()
+    return any(id(each) in inventory.number or id(each) in inventory.holders for each in inside)
+
 
 FreeBytes = Callable[[torch.device], int | None]
 

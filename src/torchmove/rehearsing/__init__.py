@@ -2,22 +2,20 @@
 
 run                 a rehearsal from beginning to end
 result              the Rehearsal and its findings
-given               which objects are state, and which are data
-decisions           devices that were decided before, on a machine without the device
-setup               stand-ins in the place of tensors, and the tensors again afterwards
-restore             everything else that the step may have changed, as it was
+captured            which objects are state or data, and what the step reaches by the names in its code
+decisions           devices that the program chose before, on a machine without the device
+sources             what the statements of the program assign
+evaluation          the values and devices that its expressions have on a machine with the device
+replacement         stand-ins or copies in the place of tensors, and the tensors again afterwards
+restore             everything else that the step may change, restored
 tensors             the stand-in: a tensor with a shape and a device
-device              the dispatch mode: every operation, checked and computed
-shapes              what a stand-in holds: values, or a shape alone
-device_rules        which operations take tensors of more than one device
-function_overrides  what torch's Python functions do with "cuda"
-runtime             torch.cuda and torch.accelerator
+device              the dispatch mode: every operation, checked and computed, and the memory that it takes
+operators           what an ATen operator takes and returns: devices, dtypes, shapes
+function_overrides  torch's Python functions called with the device
+runtime             what torch.cuda, torch.accelerator and libraries say of the device
 precision           autocast and gradient scalers
-memory              what the step takes on the device
-provenance          where a tensor came from, and where in the user's code we are
-origins             what to say of a tensor on the wrong device
-sources             what the user's statements assign; evaluation and placements read them
-captured            what the step reaches by the names in its code
-threads             threads and pools that the step uses
-plain               the step without the simulation
+concurrency         threads, pools and worker processes of the step
+files               what the step saves and loads
+provenance          where a tensor came from, and where in the user's code the step is
+origins             what to say of a tensor on the wrong device, and the fix
 """

@@ -1,4 +1,8 @@
-"""Find which objects are state, and which variables, classes and functions a step captures."""
+"""Find which objects are state, and which variables, classes and functions a step captures.
+
+`parted` separates names of one tensor that `to` would split: `on_device = x.to(device)` is x itself without the device.
+With the device it is a copy. So the moved name keeps the tensor, and the other name gets a copy on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +26,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from torchmove.internals.stored import ATOMS, LruCache
 from torchmove.rehearsing.provenance import is_installed, is_program, is_users
-from torchmove.rehearsing.restore import is_array, is_kept
-from torchmove.surveying.children import Child
+from torchmove.rehearsing.tensors import leaves, mapped
+from torchmove.surveying.paths import Child
 from torchmove.surveying.readers import reader_for
 
 
@@ -178,15 +182,6 @@ class Captured:
         while self._todo:
             self._read(self._todo.pop())
 
-    def keepers(self) -> list[Any]:
-        """The values of variables and class attributes that `restore.is_kept` selects."""
-        variables = [space[name] for (_, name), space in self.names.items() if name in space]
-        return [
-            each
-            for each in (*variables, *(one for kind in self.classes for one in vars(kind).values()))
-            if is_kept(each)
-        ]
-
     def _read(self, function: Any) -> None:
         if not isinstance(function, types.FunctionType) or not self._is_new(function):
             return
@@ -202,8 +197,7 @@ class Captured:
         if linecache.getlines(code.co_filename) and not code.co_filename.startswith("<attrs"):
             self.functions.append(function)  # without generated functions, as of dataclasses
         self._look_into(around, "", {*variables_of(code)}, names, {id(around)})
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            value = _contents(cell)  # held objects in it are found through the function
+        for name, value in closure_of(function).items():  # held objects in it are found through the function
             self._todo += [value, *_functions_in(value)]
             if isinstance(value, (type, types.ModuleType)):
                 self._meet(name, value, names, {id(around)})
@@ -299,6 +293,11 @@ class Captured:
         return new
 
 
+def is_array(each: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(each, numpy.ndarray)
+
+
 def is_of_library(value: Any) -> bool:
     """Whether it is a library's object, such as a trainer, that holds a module, an optimizer or a device."""
     todo, seen = [(value, 0)], set[int]()
@@ -309,7 +308,7 @@ def is_of_library(value: Any) -> bool:
         if id(each) in seen or not (is_function or (file is not None and file and is_installed(file))):
             continue
         seen.add(id(each))
-        cells = [*map(_contents, each.__closure__ or ())] if is_function else []
+        cells = closure_of(each).values() if is_function else []
         inside = [*getattr(each, "__dict__", {}).values(), *cells]
         if any(isinstance(one, (nn.Module, Optimizer, torch.device)) for one in inside):
             return True
@@ -384,6 +383,11 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(inner)
 
 
+def closure_of(function: types.FunctionType) -> dict[str, Any]:
+    """The variables in a function's closure; None for one that is not filled yet."""
+    return dict(zip(function.__code__.co_freevars, map(_contents, function.__closure__ or ()), strict=True))
+
+
 def _contents(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
@@ -399,3 +403,46 @@ def _file_of(module: str) -> str | None:
 def _is_users_class(kind: type) -> bool:
     file = _file_of(kind.__module__)
     return file is not None and is_users(file)
+
+
+# ---------------------------------------------------------------- names of one tensor
+
+
+class Name(NamedTuple):
+    """A variable or an attribute."""
+
+    text: str  # as written in the source
+    owner: str  # the class whose methods use this text
+    value: Any
+    was_sent: Callable[[], bool]
+    is_made: Callable[[], bool]  # whether a statement creates it on the CPU
+    bind: Callable[[Any], object] | None  # None if the step does not read it
+
+
+def parted(spaces: Iterable[list[Name]], there: set[int]) -> Iterator[tuple[Name, Any]]:
+    """Yield the names that were not moved but share a tensor with a moved name, each with a copy of its value.
+
+    `spaces`: the names of each module, function or object. `there`: the ids of the tensors on the device. If the moved
+    name is in another space, only values that a statement created on the CPU are yielded.
+    """
+    sent: set[int] = set()
+    unsent: list[tuple[Name, set[int], set[int]]] = []
+    for names in spaces:
+        shared = [(each, its) for each in names if (its := {*map(id, _plain_tensors(each.value))} & there)]
+        was_sent = [each.was_sent() for each, _ in shared]
+        beside = {one for (_, its), yes in zip(shared, was_sent, strict=True) if yes for one in its}
+        sent |= beside
+        unsent += [(each, its, beside) for (each, its), yes in zip(shared, was_sent, strict=True) if not yes]
+    for name, its, beside in unsent:
+        if name.bind is not None and (its & beside or (its & sent and name.is_made())):
+            yield name, mapped(_copied, name.value)
+
+
+def _plain_tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors that `to` copies; parameters are excluded, as they move with their module."""
+    if type(value) in (Tensor, list, tuple, dict):
+        yield from (each for each in leaves(value) if type(each) is Tensor)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone().requires_grad_(value.requires_grad) if type(value) is Tensor else value

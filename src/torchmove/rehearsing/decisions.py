@@ -22,26 +22,37 @@ import torch
 from torch.utils.data import TensorDataset
 
 from torchmove.internals.frames import frame as frame_at
-from torchmove.internals.modules import apply_of, children_of, registered_in
-from torchmove.internals.stored import ATOMS
-from torchmove.internals.undo import Undo
+from torchmove.internals.guards import Undo
+from torchmove.internals.stored import ATOMS, apply_of, children_of, registered_in
 from torchmove.moving.apply import repoint_all
 from torchmove.planning.plan import Repoint
-from torchmove.rehearsing.aliases import Name, parted
 from torchmove.rehearsing.captured import (
     Captured,
+    Name,
+    closure_of,
     function_of,
     held,
     is_of_library,
     modules_in,
     parameters_in,
+    parted,
     tensors_in,
 )
-from torchmove.rehearsing.evaluation import Again, assigned_to, is_candidate, is_for_the_cpu, on_device
+from torchmove.rehearsing.evaluation import (
+    Again,
+    Placements,
+    Where,
+    assigned_to,
+    end_of,
+    is_candidate,
+    is_for_the_cpu,
+    is_made_on_cpu,
+    on_device,
+    sent_itself,
+)
 from torchmove.rehearsing.origins import moves_itself, readable
-from torchmove.rehearsing.placements import Placements, _Where, is_made_on_cpu, sent_itself
-from torchmove.rehearsing.plain import ReadAsCpu
 from torchmove.rehearsing.provenance import Line, users_frames
+from torchmove.rehearsing.replacement import ReadAsCpu
 from torchmove.rehearsing.sources import (
     ANY,
     ITSELF,
@@ -319,7 +330,7 @@ class Decided:
                     self._add(value, there)  # another object may hold it as well
                 self._parts(name, value, there)
         for function in self.around.functions:
-            for name, value in zip(function.__code__.co_freevars, contents_of(function), strict=True):
+            for name, value in closure_of(function).items():
                 if _is_movable(value) and self._was_sent(name, value, scope_around(function.__qualname__)):
                     self._add(value, there)
         for name, value in parameters.items():
@@ -375,8 +386,7 @@ class Decided:
 
     def _cells_named(self, function: types.FunctionType) -> Iterator[Name]:
         scope = scope_around(function.__qualname__)
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), contents_of(function), strict=True)
-        for name, cell, value in cells:
+        for (name, value), cell in zip(closure_of(function).items(), function.__closure__ or (), strict=True):
             is_made = partial(self._is_made_on_cpu, partial(_assigned_in, (scope, name)))
             bind = partial(setattr, cell, "cell_contents")
             yield Name(name, "", value, partial(self._was_sent, name, value, scope), is_made, bind)
@@ -466,7 +476,7 @@ class Decided:
         for source in self._sources:
             given = source.names.get(("", name), [])
             for scope, own in [("", name), *_returned_by_its_call(source, given)]:
-                sent = max((_end(each.value) for each in source.names.get((scope, own), ())), default=(0, 0))
+                sent = max((end_of(each.value) for each in source.names.get((scope, own), ())), default=(0, 0))
                 self._parts_in(source, own, whole, there, {scope: ()}, sent if was_sent else None)
 
     def _own_parts(self, holder: Any, there: set[int]) -> None:
@@ -478,7 +488,7 @@ class Decided:
             for name, module in modules:
                 its = [each for each in source.attributes.get(name, ()) if each.owner in own and each.scope in ran]
                 if its and self.placements.sent(source, its):
-                    sent = max((*ran[each.scope], *_end(each.value)) for each in its)
+                    sent = max((*ran[each.scope], *end_of(each.value)) for each in its)
                     self._parts_in(source, f"self.{name}", module, there, ran, sent)
 
     def _ran(self, source: Source, owners: set[str]) -> dict[str, _Moment]:
@@ -489,7 +499,7 @@ class Decided:
             if owner in owners and self._ran_before(source, scope):
                 calls = [call for call, at in source.calls.get(name, ()) if at == f"{owner}.__init__"]
                 inside = next(
-                    (_end(call) for call in calls if ast.unparse(call.func) == f"self.{name}"), (sys.maxsize,)
+                    (end_of(call) for call in calls if ast.unparse(call.func) == f"self.{name}"), (sys.maxsize,)
                 )
                 ran[scope] = () if name == "__init__" else inside
         return ran
@@ -508,7 +518,7 @@ class Decided:
             if scope not in ran or not part.startswith((f"{name}.", f"{name}[")):
                 continue
             for piece, its in _pieces(whole, part.removeprefix(name), assigned):
-                if sent is not None and (*ran[scope], *_end(its.value)) <= sent:
+                if sent is not None and (*ran[scope], *end_of(its.value)) <= sent:
                     continue
                 if self.placements.sent(source, [its], is_tensor=isinstance(piece, torch.Tensor)):
                     self._add(piece, there)
@@ -529,9 +539,9 @@ class Decided:
             sent = [
                 each.value for (_, one), its in source.names.items() for each in its if self._holds(one, parameters)
             ]
-            last = max(map(_end, sent), default=(0, 0))
+            last = max(map(end_of, sent), default=(0, 0))
             loaded = (call for call, at in source.calls.get("load_state_dict", ()) if not at and _is_method(call, name))
-            if any(_end(each) > last for each in (*made, *loaded)):
+            if any(end_of(each) > last for each in (*made, *loaded)):
                 return _of_parameters(optimizer)
         return set()
 
@@ -552,14 +562,14 @@ class Decided:
             if not isinstance(own, ast.Name):
                 continue
             sent = [
-                _end(one.value)
+                end_of(one.value)
                 for (where, name), its in source.names.items()
                 for one in its
-                if where == scope and name != own.id and self.placements.placed(one.value, _Where.of(source, one))
+                if where == scope and name != own.id and self.placements.placed(one.value, Where.of(source, one))
             ]
-            made_at = [_end(one.value) for one in source.names.get((scope, own.id), ())]
+            made_at = [end_of(one.value) for one in source.names.get((scope, own.id), ())]
             loads = source.calls.get("load_state_dict", ())
-            made_at += [_end(call) for call, where in loads if where == scope and _is_method(call, own.id)]
+            made_at += [end_of(call) for call, where in loads if where == scope and _is_method(call, own.id)]
             if sent and made_at and max(made_at) > min(sent):
                 return True
         return False
@@ -817,8 +827,9 @@ class Decided:
             except ValueError:  # empty cell
                 continue
             file = function.__code__.co_filename
-            cells = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
-            decided = self._variable(name, value, file, scope, {**function.__globals__, **_locals_of(file), **cells})
+            decided = self._variable(
+                name, value, file, scope, {**function.__globals__, **_locals_of(file), **closure_of(function)}
+            )
             if decided is not None:
                 line, new = decided
                 self._change(
@@ -981,10 +992,6 @@ def _locals_of(file: str) -> dict[str, Any]:
     return found
 
 
-def _end(node: ast.expr) -> tuple[int, int]:
-    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-
-
 def _is_movable(value: Any) -> bool:
     kinds = (torch.nn.Module, torch.Tensor, torch.Generator, partial, *_CONTAINERS, *_DISTRIBUTIONS)
     return isinstance(value, kinds) or moves_itself(value)
@@ -1010,15 +1017,6 @@ def _is_plain(value: Any) -> bool:
     return type(value) in ATOMS or (
         type(value) in (list, tuple, set, dict) and all(type(each) in ATOMS for each in inside)
     )
-
-
-def contents_of(function: types.FunctionType) -> Iterator[Any]:
-    """Yield the contents of a function's closure cells; None for an empty cell."""
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            yield None
 
 
 SwitchedOff = Callable[[Any], bool]
@@ -1055,8 +1053,7 @@ def switched_off_by(around: Captured, inventory: Inventory, caller: str, home: t
 def _variables(made: Any, around: Captured) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the names of the variables that are this object, each with its namespace."""
     for function in around.functions:
-        own = dict(zip(function.__code__.co_freevars, contents_of(function), strict=True))
-        space = {**function.__globals__, **own}
+        space = {**function.__globals__, **closure_of(function)}
         yield from ((name, space) for name, value in space.items() if value is made)
     for frame in users_frames():
         space = {**frame.f_globals, **frame.f_locals}

@@ -1,11 +1,19 @@
-"""The simulated device: checks the devices of each operation and computes it with the tensors behind the stand-ins."""
+"""The simulated device: checks the devices of each operation, computes it, and measures the memory that it takes.
+
+It computes with the tensors behind the stand-ins, and measures each storage from its allocation until it is freed.
+
+cuDNN's memory is added as measured: each layer and direction of an LSTM keeps five times its output for the backward
+pass, and during a pass uses six times its output, its input, and twice its weights.
+`tests/ecosystem/test_rehearsal_real_models.py` compares the peak with that of a GPU.
+"""
 
 from __future__ import annotations
 
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -25,25 +33,26 @@ from torchmove.internals.simulation import (
     without_torch_dispatch,
     without_torch_function,
 )
-from torchmove.rehearsing.aliases import Name
-from torchmove.rehearsing.device_rules import Operator, operator, strays
-from torchmove.rehearsing.memory import Meter, weigh
-from torchmove.rehearsing.origins import bare_root, converted, factory, name_of, not_sent, outsider, users_name
-from torchmove.rehearsing.provenance import Line, Origin, called_by_user, users_line
-from torchmove.rehearsing.shapes import (
+from torchmove.internals.storages import is_view_of_storage
+from torchmove.rehearsing.captured import Name
+from torchmove.rehearsing.operators import (
     LACKING,
     MOST_BYTES,
     ONLY_ON_CUDA,
     Inference,
+    Operator,
     as_shape,
     is_known,
     made,
     nbytes_of,
     nobody_has,
+    operator,
+    strays,
     without_bytes,
 )
+from torchmove.rehearsing.origins import bare_root, converted, factory, name_of, not_sent, outsider, users_name
+from torchmove.rehearsing.provenance import Line, Origin, called_by_user, users_line
 from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves, mapped, on_the_cpu, place_of_generator
-from torchmove.surveying.composites import is_view_of_storage
 
 aten = torch.ops.aten
 Tell = Callable[[Any, str, Line], None]  # the misplaced tensor, the operation and the line
@@ -692,3 +701,102 @@ def _accumulates() -> bool:
     """Whether autograd is accumulating a gradient into a leaf."""
     node = current_autograd_node()
     return node is not None and node.name().endswith("AccumulateGrad")
+
+
+# ---------------------------------------------------------------- the memory of the device
+
+_ROUND = 512  # torch's CUDA allocator rounds up to a multiple of this
+
+
+class _Seen(weakref.ref[Any]):
+    """A weak reference to a storage; logs when it is freed."""
+
+    __slots__ = ("key", "meter", "nbytes", "number")
+    key: int
+    meter: Meter
+    nbytes: int
+    number: int
+
+
+class Meter:
+    """Log of allocations; `peak` splits it by part after the step, when the use of each storage is known."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, str] = {}  # the use of a storage, by its number in the log; others are activations
+        self._log: list[tuple[int, int]] = []  # a storage's number, and the bytes allocated, or freed if negative
+        self._living: dict[int, _Seen] = {}
+        self._count = 0
+
+    def see(self, behind: Tensor, nbytes: int | None = None) -> None:
+        """Log the storage of a tensor on the device, once; `nbytes` if it is larger there."""
+        storage = behind.untyped_storage()
+        key = storage._cdata
+        if key in self._living:
+            return
+        seen = _Seen(storage, _gone)
+        seen.key, seen.meter, seen.number = key, self, self._count
+        seen.nbytes = _rounded(storage.nbytes() if nbytes is None else nbytes)
+        self._count += 1
+        self._living[key] = seen
+        self._log.append((seen.number, seen.nbytes))
+
+    def take(self, nbytes: int) -> None:
+        """Log memory that is allocated and freed at once."""
+        self._count += 1
+        self._log += [(self._count - 1, _rounded(nbytes)), (self._count - 1, -_rounded(nbytes))]
+
+    def forget(self, seen: _Seen) -> None:
+        self._log.append((seen.number, -seen.nbytes))
+        if self._living.get(seen.key) is seen:
+            del self._living[seen.key]
+
+    @property
+    def saw_any(self) -> bool:
+        return bool(self._log)
+
+    def mark(self, behind: Tensor, part: str) -> None:
+        seen = self._living.get(behind.untyped_storage()._cdata)
+        if seen is not None:
+            self.parts[seen.number] = part
+
+    def peak(self) -> dict[str, int]:
+        """The peak in bytes, by part.
+
+        Optimizer state counts from the beginning: every step after the first starts with it.
+        """
+        log = sorted(self._log, key=lambda entry: self.parts.get(entry[0]) != "optimizer" or entry[1] < 0)
+        now = most = at = 0
+        for index, (_, size) in enumerate(log):
+            now += size
+            if now > most:
+                most, at = now, index
+        parts: defaultdict[str, int] = defaultdict(int)
+        for number, size in log[: at + 1] if most else ():
+            parts[self.parts.get(number, "activations")] += size
+        return {part: size for part, size in parts.items() if size}
+
+
+def _gone(seen: _Seen) -> None:
+    seen.meter.forget(seen)
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // _ROUND) * _ROUND
+
+
+_KEPT, _TAKEN = 5, 6
+
+
+def weigh(meter: Meter, func: Any, behind: Sequence[Any], out: Any) -> None:
+    """Log the extra memory that an operation needs on the device. `behind`: the arguments without stand-ins."""
+    if func is aten.mkldnn_rnn_layer.default:
+        meter.take(_passing(behind, out[0]))
+        if behind[-1] and out[3] is not None:  # it trains
+            meter.see(out[3], _KEPT * out[0].nbytes)
+    elif func is aten.mkldnn_rnn_layer_backward.default:
+        meter.take(_passing(behind, behind[7]))
+
+
+def _passing(behind: Sequence[Any], output: Tensor) -> int:
+    layer, *weights = behind[:5]
+    return int(_TAKEN * output.nbytes + layer.nbytes + 2 * sum(weight.nbytes for weight in weights))

@@ -1,7 +1,12 @@
-"""Re-evaluates expressions of the program as on a machine with the device.
+"""Evaluates expressions of the program as on a machine with the device: their values, and the devices of their tensors.
 
-Covers only expressions that ask for a device, compare or choose, and those that create an autocast region or a gradient
-scaler. Names are looked up among the variables; a value that depends on the device is re-evaluated as well.
+Values: only of expressions that ask for a device, compare or choose, and those that create an autocast region or a
+gradient scaler. Names are looked up among the variables; a value that depends on the device is re-evaluated as well.
+
+Devices: on a machine without the device all tensors are on the CPU, so their current device carries no information.
+Instead, each expression is analyzed for the device of its tensors: what the program moved to a device, or created on
+it, before the step. The role of its arguments depends on the callable: a factory without `device=` creates a CPU tensor
+whatever its arguments; a function of tensors returns one on their device.
 """
 
 from __future__ import annotations
@@ -10,19 +15,23 @@ import ast
 import functools
 import operator
 import re
+import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext, suppress
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, NamedTuple
 
 import torch
 
-from torchmove.rehearsing.provenance import is_program
+from torchmove.rehearsing.provenance import Line, is_program
 from torchmove.rehearsing.runtime import simulated_type
 from torchmove.rehearsing.sources import (
     ASKS,
+    COMPREHENSIONS,
     DEEP,
+    ITSELF,
     Assigned,
     Reasons,
     Source,
@@ -30,9 +39,14 @@ from torchmove.rehearsing.sources import (
     called,
     default_of,
     family_of,
+    loops_of,
+    owner_of,
     parameters_of,
     scope_around,
+    vararg_of,
 )
+
+# ---------------------------------------------------------------- values of expressions
 
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|gpu)$")
 _PRECISION = {"autocast", "GradScaler"}
@@ -344,3 +358,428 @@ def _builtin(name: str) -> Any:
     if name not in ("bool", "str"):
         raise CannotTell
     return {"bool": bool, "str": str}[name]
+
+
+# ---------------------------------------------------------------- devices of the tensors of expressions
+
+_STEPS = 150  # most steps to follow from expression to expression
+_SENDING = {"to", "type", "type_as"}
+_TO_THE_HOST = {"cpu", "numpy", "item", "tolist"}
+_FACTORIES = {
+    *("zeros", "ones", "empty", "full", "eye", "arange", "linspace", "logspace", "tensor", "from_numpy", "load"),
+    *("rand", "randn", "randint", "randperm", "empty_strided", "normal", "sparse_coo_tensor", "Generator"),
+}
+# The torch classes that hold or copy the modules and tensors they are given; the others create new tensors.
+_WRAPPERS = {
+    *("TensorDataset", "Subset", "ConcatDataset", "StackDataset", "DataLoader"),
+    *("Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Parameter", "Variable", "Buffer"),
+    *("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "AveragedModel", "SWALR"),
+}
+_PREPARING = {"prepare", "prepare_model", "setup", "setup_module"}  # methods of accelerate and Lightning objects
+_METADATA = re.compile(r"(shape|size|device|dtype|ndim|layout|training)$|.*(features|channels|_dim|_size)$|(num|n)_")
+
+
+class Where(NamedTuple):
+    """The context of an expression: its file and scope, and the conditions and loops around it."""
+
+    source: Source
+    scope: str
+    owner: str
+    tests: tuple[ast.expr, ...]
+    position: tuple[int, int]
+    loops: dict[str, ast.expr]
+    default: ast.expr | None = None  # the default device
+    is_tensor: bool = False  # the value is a tensor: `x.to(device)` without an assignment has no effect
+
+    @classmethod
+    def of(cls, source: Source, assigned: Assigned) -> Where:
+        default = assigned.default or (source.set_default if assigned.scope else None)
+        return cls(source, assigned.scope, assigned.owner, assigned.tests, _position(assigned.value), {}, default)
+
+    @classmethod
+    def of_argument(cls, source: Source, node: ast.expr, scope: str) -> Where:
+        return cls(source, scope, owner_of(source, scope), (), _position(node), source.within.get(node, {}))
+
+
+class Placements:
+    """Finds the line that chose the device of a value; None means the CPU or unknown."""
+
+    def __init__(self, reasons: Reasons, again: Again) -> None:
+        self.reasons, self.again = reasons, again
+        self.switched_off: set[ast.AST] = set()  # choices of a device that give the CPU on every machine
+        self._known: dict[tuple[Any, ...], Line | None] = {}  # results, by expression and context
+        self._of_objects: dict[frozenset[int], tuple[dict[Any, Any], dict[Any, Any]]] = {}  # results, by object
+        self._under_way: set[tuple[Any, ...]] = set()  # expressions under analysis
+        self._is_cut = False  # an expression depends on itself, so a None is not final
+        self._led_to: set[tuple[Any, ...]] = set()  # the expressions in `_under_way` that were reached again
+        # For each expression cut short by a cycle, the expressions it reached: while they are in `_under_way`, a new
+        # analysis gives the same result.
+        self._open: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
+
+    @contextmanager
+    def of_object(self, made_by: Mapping[str, ast.Call]) -> Iterator[None]:
+        """Within the context, read each class as created by its call in `made_by`."""
+        key, before = frozenset(map(id, made_by.values())), (self._known, self._open)
+        self._known, self._open = self._of_objects.setdefault(key, ({}, {})) if made_by else before
+        try:
+            with self.reasons.of_object(made_by) if made_by else nullcontext():
+                yield
+        finally:
+            self._known, self._open = before
+
+    def sent(
+        self, source: Source, assigned: Iterable[Assigned], deep: int = 0, *, is_tensor: bool = False
+    ) -> Line | None:
+        """The line that moved a variable or an attribute; the last assignment in a scope takes precedence."""
+        by_scope: defaultdict[str, list[Assigned]] = defaultdict(list)
+        for each in assigned:
+            if not (is_tensor and each.is_sent) and not self.again.never_runs(each, source):
+                by_scope[each.scope].append(each)
+        return next(filter(None, (self._sent_in(source, each, deep, is_tensor) for each in by_scope.values())), None)
+
+    def _sent_in(self, source: Source, assigned: list[Assigned], deep: int, is_tensor: bool) -> Line | None:
+        for each in sorted(assigned, key=lambda each: _position(each.value), reverse=True) if deep <= _STEPS else ():
+            found = self.placed(each.value, Where.of(source, each)._replace(is_tensor=is_tensor), deep + 1)
+            if found is not None or not (each.is_sent or each.tests) or _brings_back(each):
+                return found
+        return None
+
+    def _returned_by(
+        self, source: Source, scope: str, deep: int, part: ast.expr | None = None, *, is_tensor: bool = False
+    ) -> Line | None:
+        """The line that chose the device of a function's result, in all branches or in one that asks for the device.
+
+        `part`: the index or key, for one value of a tuple or a dict.
+        """
+        sent: Line | None = None
+        for each in source.returns.get(scope, ()):
+            where = Where.of(source, each)._replace(is_tensor=is_tensor)
+            found = self._of_part(each.value, part, where, deep) if part else self.placed(each.value, where, deep)
+            if found and any(self.reasons.of(source, test, scope) for test in each.tests):
+                return found
+            if found is None and not isinstance(each.value, ast.Constant) and not self._is_cut:
+                return None
+            sent = sent or found
+        return sent
+
+    def _of_part(self, node: ast.expr, index: ast.expr, where: Where, deep: int) -> Line | None:
+        """The line for one element of a tuple, list, dict or function result."""
+        key = getattr(index, "value", None)
+        if isinstance(node, (ast.Tuple, ast.List)) and type(key) is int and -len(node.elts) <= key < len(node.elts):
+            return self.placed(node.elts[key], where, deep)
+        if isinstance(node, ast.Dict):
+            members = [
+                one for name, one in zip(node.keys, node.values, strict=True) if getattr(name, "value", ...) == key
+            ]
+            return self._of_any(members, where, deep)
+        if isinstance(node, ast.Call):
+            owner = f"{where.owner}." if isinstance(node.func, ast.Attribute) else ""
+            if f"{owner}{called(node)}" in where.source.returns:
+                return self._returned_by(where.source, f"{owner}{called(node)}", deep + 1, index)
+        if isinstance(node, ast.Name) and node.id not in where.loops and deep <= _STEPS:
+            scope = where.scope if where.source.names.get((where.scope, node.id)) else ""
+            before = [each for each in where.source.names.get((scope, node.id), ()) if not each.is_sent]
+            before = [each for each in before if scope != where.scope or end_of(each.value) <= where.position]
+            if before:
+                found = self._of_part(before[-1].value, index, Where.of(where.source, before[-1]), deep + 1)
+                elements = where.source.names.get((scope, f"{node.id}[]"), ()) if scope else ()
+                return found or self.sent(where.source, elements, deep + 1)
+        return self.placed(node, where, deep)
+
+    def part(self, source: Source, name: str, key: object) -> Line | None:
+        """The line for an element of a module variable, from the last statement that bound the variable."""
+        end = Where(source, "", "", (), (sys.maxsize, 0), {})
+        return self._of_part(ast.Name(name, ast.Load()), ast.Constant(key), end, 0)  # type: ignore[arg-type]
+
+    def given(self, source: Source, argument: ast.expr, scope: str) -> Line | None:
+        """The line that chose the device of a call's argument."""
+        return self.placed(argument, Where.of_argument(source, argument, scope))
+
+    def placed(self, node: ast.AST | None, where: Where, deep: int = 0) -> Line | None:
+        """The line that chose the device of an expression's tensors."""
+        if node is None or deep > _STEPS:
+            return None
+        key = (node, where.source.file, *where[1:5], *where.loops.items(), where.is_tensor)
+        if key in self._known:
+            return self._known[key]
+        led_to = {key} if key in self._under_way else self._open.get(key)
+        if led_to is not None and led_to <= self._under_way:
+            self._is_cut = True
+            self._led_to |= led_to
+            return None
+        self._under_way.add(key)
+        was_cut, self._is_cut = self._is_cut, False
+        before, self._led_to = self._led_to, set()
+        found = self._placed(node, where, deep)
+        self._under_way.discard(key)
+        self._led_to.discard(key)
+        if found is not None or not self._is_cut or not self._under_way:
+            self._known[key] = found
+        else:
+            self._open[key] = self._led_to
+        self._is_cut = bool(self._under_way) and (was_cut or (self._is_cut and found is None))
+        self._led_to = before | self._led_to
+        return found
+
+    def _placed(self, node: ast.AST, where: Where, deep: int) -> Line | None:
+        if isinstance(node, ast.Call):
+            return self._by_call(node, where, deep + 1)
+        if isinstance(node, ast.Name):
+            return self._of_name(node, where, deep + 1)
+        if isinstance(node, ast.Attribute):
+            return self._of_attribute(node, where, deep + 1)
+        if isinstance(node, COMPREHENSIONS):
+            return self._of_comprehension(node, where, deep + 1)
+        if isinstance(node, ast.IfExp):
+            where = where._replace(tests=(*where.tests, node.test))
+            return self._of_any([node.body, node.orelse], where, deep)
+        where = where._replace(is_tensor=False)
+        if isinstance(node, ast.Subscript):
+            return self._of_part(node.value, node.slice, where, deep + 1)
+        return self._of_any(ast.iter_child_nodes(node), where, deep)
+
+    def _of_any(self, nodes: Iterable[ast.AST], where: Where, deep: int) -> Line | None:
+        return next(filter(None, (self.placed(each, where, deep + 1) for each in nodes)), None)
+
+    def _of_name(self, node: ast.Name, where: Where, deep: int) -> Line | None:
+        if node.id in where.loops:
+            return self.placed(where.loops[node.id], where._replace(loops={}), deep)
+        source, scope = where.source, where.scope
+        while True:
+            assigned = source.names.get((scope, node.id), [])
+            if scope == where.scope:  # only what was assigned before the variable is read
+                assigned = [each for each in assigned if end_of(each.value) <= where.position]
+            if assigned:
+                found = self.sent(source, assigned, deep, is_tensor=where.is_tensor)
+                return found or self.sent(source, source.names.get((scope, f"{node.id}[]"), ()), deep)
+            if (scope, node.id) in source.iterated:
+                return self.placed(source.iterated[scope, node.id], where._replace(scope=scope, loops={}), deep)
+            if scope in source.functions and node.id in parameters_of(source.functions[scope]):
+                return self._of_parameter(source, scope, node.id, deep, where.is_tensor)
+            if scope in source.functions and node.id == vararg_of(source.functions[scope]):
+                return self._of_vararg(source, scope, deep)
+            if not scope:
+                return self._of_import(source, node.id, deep, where.is_tensor)
+            scope = scope_around(scope)
+
+    def _of_parameter(self, source: Source, scope: str, name: str, deep: int, is_tensor: bool) -> Line | None:
+        """The line for a parameter, if the arguments of all calls are on a device; recursive calls are skipped."""
+        found: list[Line | None] = []
+        for caller, given, at in self.reasons.arguments(source, scope, name):
+            was_cut, self._is_cut = self._is_cut, False
+            line = self.placed(given, Where.of_argument(caller, given, at)._replace(is_tensor=is_tensor), deep)
+            found += [] if line is None and self._is_cut else [line]
+            self._is_cut = self._is_cut or was_cut
+        return found[0] if found and all(found) else None
+
+    def _of_vararg(self, source: Source, scope: str, deep: int) -> Line | None:
+        """The line for `*args`, if every call passes at least one argument on a device."""
+        skipped = len(source.functions[scope].args.args) - (parameters_of(source.functions[scope])[:1] == ["self"])
+        found = [
+            self._of_any(call.args[skipped:], Where.of_argument(caller, call, at), deep)
+            for caller, call, at in self.reasons.calls_of(source, scope)
+        ]
+        return found[0] if found and all(found) else None
+
+    def _of_import(self, source: Source, name: str, deep: int, is_tensor: bool) -> Line | None:
+        module, original = self.reasons.imported(source, name)
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None or not is_program(file):
+            return None
+        other = self.reasons.source(file)
+        return self.sent(other, other.names.get(("", original), ()), deep, is_tensor=is_tensor)
+
+    def _of_attribute(self, node: ast.Attribute, where: Where, deep: int) -> Line | None:
+        if _METADATA.match(node.attr):
+            return None
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            every = where.source.attributes.get(node.attr, ())
+            own = [each for each in every if each.owner == where.owner and _position(each.value) != where.position]
+            return self.sent(where.source, own, deep)
+        return self.placed(node.value, where, deep)
+
+    def _of_comprehension(self, node: ast.expr, where: Where, deep: int) -> Line | None:
+        where = where._replace(loops={**where.loops, **loops_of(node)})
+        return self.placed(getattr(node, "elt", getattr(node, "value", None)), where, deep)
+
+    # ------------------------------------------------------------ calls
+
+    def _by_call(self, node: ast.Call, where: Where, deep: int) -> Line | None:
+        name = called(node)
+        if name in _TO_THE_HOST:
+            return None
+        asked = self._asked(node, name, where)
+        found = next(filter(None, (self._decided(each, where, deep) for each in asked)), None)
+        if found is not None:
+            return found
+        if name in _PREPARING and isinstance(node.func, ast.Attribute):
+            return self._of_preparer(node.func.value, where)
+        if name == "deepcopy" and node.args and isinstance(node.args[0], ast.Name):
+            sendings = where.source.sendings.get((where.scope, node.args[0].id), ())
+            found = self.sent(where.source, [each for each in sendings if end_of(each.value) <= where.position], deep)
+        found = found or self._returned(node, name, where, deep) or self._sent_in_place(name, where, deep)
+        where = where._replace(is_tensor=False)
+        if found is not None or (asked and name in _SENDING):
+            return found
+        if where.default is not None and self._makes(node, name, where.source):
+            return self._decided(where.default, where, deep)
+        return self._of_any(self._followed(node, name, where), where, deep)
+
+    def _sent_in_place(self, name: str, where: Where, deep: int) -> Line | None:
+        """The line that moves the argument of a function without a result: `def send(model, device): ...`."""
+        function = where.source.functions.get(name)
+        if function is None or where.source.returns.get(name):
+            return None
+        given = [*parameters_of(function), *([function.args.vararg.arg] if function.args.vararg else ())]
+        for each in given:
+            for own in (each, f"{each}[]"):
+                sent = [one for one in where.source.names.get((name, own), ()) if one.is_sent]
+                found = self.sent(where.source, sent, deep)
+                if found is not None:
+                    return found
+        return None
+
+    def _of_preparer(self, node: ast.expr, where: Where) -> Line | None:
+        """The line that created the library object of `accelerator.prepare` or `self.fabric.setup`, with its device."""
+        if isinstance(node, ast.Name):
+            return self.reasons.made_by_library(where.source, node.id, where.scope)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            if self.reasons.is_inherited(where.source, node, where.scope):
+                return Line(where.source.file, node.lineno)
+            own = [each for each in where.source.attributes.get(node.attr, ()) if each.owner == where.owner]
+            return next(filter(None, (self.reasons.by_library(where.source, each) for each in own)), None)
+        return None
+
+    def _asked(self, node: ast.Call, name: str, where: Where) -> list[ast.expr]:
+        """The expressions in a call that give the device of its result."""
+        asked = [each.value for each in node.keywords if each.arg in ("device", "map_location")]
+        if name == "Generator" or (name in _SENDING and isinstance(node.func, ast.Attribute)):
+            asked += node.args
+        elif name == "cuda":
+            asked += where.tests
+        elif isinstance(node.func, ast.Name) and self._is_alias(where.source, name, where.scope):
+            asked.append(node.func)
+        # A literal device exists on this machine, as the statement has not failed, so nothing chose it.
+        return [device for device in asked if not isinstance(device, ast.Constant)]
+
+    def _stays(self, device: ast.expr, where: Where) -> bool:
+        """Does a device expression or condition give the CPU on every machine, because a switch is off?"""
+        if device in where.tests:
+            return self.again.is_off(device, where.source, where.scope)
+        if isinstance(device, ast.Name):
+            scope, assigned = assigned_to(device.id, where.source, where.scope)
+            before = [each for each in assigned if scope != where.scope or end_of(each.value) <= where.position]
+            if before:
+                return self.again.stays(before, where.source, self.again.space_of(where.source))
+        return self.again.is_cpu(device, where.source, where.scope)
+
+    def _decided(self, device: ast.expr, where: Where, deep: int) -> Line | None:
+        """The line that chose a device; for `x.device`, the line that chose the device of x."""
+        found = self.reasons.of(where.source, device, where.scope)
+        if found is not None and self._stays(device, where):
+            self.switched_off.add(device)
+            return None
+        if found is not None or deep > _STEPS:
+            return found
+        if isinstance(device, ast.Attribute) and device.attr == "device":
+            return self.placed(device.value, where, deep)
+        if isinstance(device, ast.Name):
+            before = where.source.names.get((where.scope, device.id)) or where.source.names.get(("", device.id), [])
+            if before and isinstance(before[-1].value, ast.Attribute) and before[-1].value.attr == "device":
+                return self._decided(before[-1].value, Where.of(where.source, before[-1]), deep + 1)
+        return self.placed(device, where, deep)
+
+    def _makes(self, node: ast.Call, name: str, source: Source) -> bool:
+        """Does the call create tensors on the default device?"""
+        return name in _FACTORIES or name in source.classes or (name[:1].isupper() and _is_torchs(source, node.func))
+
+    def _followed(self, node: ast.Call, name: str, where: Where) -> list[ast.expr]:
+        """The expressions whose device the result has: the object whose method is called, or the arguments."""
+        source = where.source
+        given = [*node.args, *(each.value for each in node.keywords)]
+        is_method = isinstance(node.func, ast.Attribute) and not _is_of_a_module(source, node.func)
+        if is_method and isinstance(node.func, ast.Attribute):
+            its = node.func.value
+            return [*given, its] if self._of_preparer(its, where) else [its]
+        if name in _FACTORIES or name in source.classes or name in source.functions:
+            return []
+        if name[:1].isupper() and _is_torchs(source, node.func) and name not in _WRAPPERS:
+            return given if name.endswith("Loss") or hasattr(torch.distributions, name) else []
+        return given
+
+    def _returned(self, node: ast.Call, name: str, where: Where, deep: int) -> Line | None:
+        """The line for the result of a function of the file, or of one that it imports."""
+        source = where.source
+        if name in source.returns:
+            return self._returned_by(source, name, deep, is_tensor=where.is_tensor)
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            method = f"{where.owner}.{name}"
+            if node.func.value.id == "self" and method in source.returns:
+                return self._returned_by(source, method, deep, is_tensor=where.is_tensor)
+        module, original = self.reasons.imported(source, name)
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None or not is_program(file):
+            return None
+        return self._returned_by(self.reasons.source(file), original, deep, is_tensor=where.is_tensor)
+
+    def _is_alias(self, source: Source, name: str, scope: str) -> bool:
+        """Is it an alias of a tensor type or of a lambda: `Tensor = torch.cuda.FloatTensor if cuda else ...`?"""
+        assigned = source.names.get((scope, name)) or source.names.get(("", name), [])
+        return any(
+            isinstance(inner, ast.Lambda) or (isinstance(inner, ast.Attribute) and inner.attr.endswith("Tensor"))
+            for each in assigned
+            for inner in ast.walk(each.value)
+        )
+
+
+def is_made_on_cpu(value: ast.expr) -> bool:
+    """Is it a factory call without a device: `torch.rand(4)`, `torch.rand(4).float()`?"""
+    if not isinstance(value, ast.Call) or any(each.arg in ("device", None) for each in value.keywords):
+        return False
+    inner = value.func.value if isinstance(value.func, ast.Attribute) else None
+    return called(value) in _FACTORIES or (
+        inner is not None and called(value) not in _SENDING and is_made_on_cpu(inner)
+    )
+
+
+def _brings_back(each: Assigned) -> bool:
+    """Does the statement move to the CPU, as in `model.cpu()`?"""
+    calls = [node for node in ast.walk(each.value) if isinstance(node, ast.Call)] if each.is_sent else []
+    return any(called(call) == "cpu" or (called(call) == "to" and _names_the_cpu(call)) for call in calls)
+
+
+def _names_the_cpu(call: ast.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], ast.Constant) and str(call.args[0].value).startswith("cpu")
+
+
+def _position(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def end_of(node: ast.expr) -> tuple[int, int]:
+    """The position from which an assignment is in effect: in `model = Wrap(model)` the argument is the old value."""
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+
+
+def sent_itself(source: Source, owners: Iterable[str]) -> list[Assigned]:
+    """The statements in the classes of an object that move it as a whole, such as `self.to(device)`."""
+    return [each for each in source.attributes.get(ITSELF, ()) if each.owner in owners]
+
+
+def _is_of_a_module(source: Source, func: ast.Attribute) -> bool:
+    """Is it a function of a module or class, such as `torch.cat`, rather than a method of an imported value?"""
+    root: ast.expr = func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    if not isinstance(root, ast.Name) or root.id not in source.modules:
+        return False
+    module, original = source.imports.get(root.id, ("", ""))
+    imported = getattr(sys.modules.get(module), original, None) if module else None
+    return imported is None or isinstance(imported, (type, types.ModuleType))
+
+
+def _is_torchs(source: Source, func: ast.expr) -> bool:
+    root = func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    return isinstance(root, ast.Name) and source.modules.get(root.id, "").partition(".")[0] == "torch"

@@ -18,14 +18,14 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn, serialization
 
+from torchmove.internals.guards import Undo
 from torchmove.internals.simulation import LOADING, OPENING, SAVING, file_systems, pytree, zip_writer_of
-from torchmove.internals.undo import Undo
 from torchmove.rehearsing.captured import tensors_in
+from torchmove.rehearsing.concurrency import ThreadTracking
 from torchmove.rehearsing.device import CannotGoOn, SimulatedDevice, outside_simulation
 from torchmove.rehearsing.origins import loaded_on_cpu
-from torchmove.rehearsing.setup import put_in_place
+from torchmove.rehearsing.replacement import put_in_place
 from torchmove.rehearsing.tensors import CPU, StandIn, place_of
-from torchmove.rehearsing.threads import ThreadTracking
 
 _WHY = "saving waits for the device and brings values to the CPU; a rehearsal does not write the file"
 

@@ -29,7 +29,7 @@ from torchmove.internals.simulation import (
 )
 from torchmove.internals.simulation import run_backward as engine_run_backward
 from torchmove.rehearsing.device import CannotGoOn, Made, SimulatedDevice, outside_simulation
-from torchmove.rehearsing.device_rules import apart
+from torchmove.rehearsing.operators import apart
 from torchmove.rehearsing.origins import (
     asked_for,
     brought_to_numpy,

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchmove.rehearsing.calls import Running
 from torchmove.rehearsing.captured import held, parameters_in, tensors_in
 from torchmove.rehearsing.provenance import (
     Line,
     Origin,
     Provenance,
+    Running,
     is_installed,
     module_being_built,
     own_line,

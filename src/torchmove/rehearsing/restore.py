@@ -1,13 +1,16 @@
-"""Snapshots of the state that a step may change: containers, arrays, caches, random numbers and global settings.
+"""Snapshots of what a step may change: containers, arrays, caches, random numbers, global settings and iterators.
 
-Each `remember` function puts the calls that restore the state on an undo list.
+Each `remember` function puts the calls that restore the state on an undo list. A step gets copies of the iterators that
+Python can copy; advances of others are reported.
 """
 
 from __future__ import annotations
 
 import array
 import collections
+import copy
 import gc
+import itertools
 import logging
 import os
 import queue
@@ -24,38 +27,48 @@ from contextvars import ContextVar
 from functools import partial
 from itertools import chain, islice
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from torchmove.internals.guards import Undo
 from torchmove.internals.simulation import (
     LoaderIterator,
+    batches_yielded,
     default_device_context,
     is_multithreaded,
     print_options,
     set_deterministic_algorithms,
 )
-from torchmove.internals.stored import ATOMS, CONTAINERS, LruCache, attributes, contents, refill
-from torchmove.internals.undo import Undo
+from torchmove.internals.stored import ATOMS, CONTAINERS, LruCache, attributes, contents, refill, stored_dict
+from torchmove.rehearsing.captured import Captured, closure_of, is_array
+from torchmove.surveying.inventory import Inventory
 
 
-def insides_of(holders: Iterable[Any]) -> list[dict[Any, Any]]:
+def keepers_of(around: Captured) -> list[Any]:
+    """The values of captured variables and class attributes whose contents are recorded."""
+    variables = [space[name] for (_, name), space in around.names.items() if name in space]
+    attributes = [each for kind in around.classes for each in vars(kind).values()]
+    return [each for each in (*variables, *attributes) if _is_kept(each)]
+
+
+def _insides_of(holders: Iterable[Any]) -> list[dict[Any, Any]]:
     """The internal dicts of the `lru_cache` objects among these. They are only read: the C code depends on them."""
     return [_inside(each) for each in holders if isinstance(each, LruCache)]
 
 
-def entries_of(cache: LruCache[Any]) -> list[Any]:
+def _entries_of(cache: LruCache[Any]) -> list[Any]:
     """The keys, the results and all else that a cache refers to. An unbounded cache keeps the results in its dict."""
     inside = _inside(cache)
     return [*gc.get_referents(cache), *inside, *inside.values()]
 
 
-def clear_if_filled(cache: LruCache[Any], before: list[Any]) -> None:
+def _clear_if_filled(cache: LruCache[Any], before: list[Any]) -> None:
     """Clear the cache if the step added entries, which may hold stand-ins: single entries cannot be removed."""
     known = {*map(id, before)}
-    if any(id(each) not in known for each in entries_of(cache)):
+    if any(id(each) not in known for each in _entries_of(cache)):
         cache.cache_clear()
 
 
@@ -71,24 +84,24 @@ def remember(holders: Iterable[Any], undo: Undo) -> int:
     Returns the number of bytes of arrays that were too large to copy.
     """
     todo, left, missed = list(holders), MOST_ARRAY_BYTES, 0
-    seen = {*map(id, [*insides_of(todo), *_of_other_threads(todo)])}
+    seen = {*map(id, [*_insides_of(todo), *_of_other_threads(todo)])}
     while todo:
         holder = todo.pop()
         # Not threading objects: a restored event or lock would lose the threads that wait for it.
-        is_atom = type(holder) in ATOMS and not isinstance(holder, BUFFERS)
+        is_atom = type(holder) in ATOMS and not isinstance(holder, _BUFFERS)
         if id(holder) in seen or is_atom or type(holder).__module__ == "threading":
             continue
         seen.add(id(holder))
         if isinstance(holder, memoryview):
             todo.append(holder.obj)
             continue
-        has_bytes = is_array(holder) or isinstance(holder, BUFFERS)
+        has_bytes = is_array(holder) or isinstance(holder, _BUFFERS)
         if not has_bytes or (is_array(holder) and holder.dtype.hasobject):
             inside = holder.flat if is_array(holder) else _contents(holder, undo)
-            todo += [each for each in inside if is_kept(each)]
+            todo += [each for each in inside if _is_kept(each)]
         if not has_bytes or (is_array(holder) and not holder.flags.writeable):
             continue
-        size = memoryview(holder).nbytes if isinstance(holder, BUFFERS) else holder.nbytes
+        size = memoryview(holder).nbytes if isinstance(holder, _BUFFERS) else holder.nbytes
         if size > left:
             missed += size
         else:
@@ -98,10 +111,10 @@ def remember(holders: Iterable[Any], undo: Undo) -> int:
 
 
 MOST_ARRAY_BYTES = 256 << 20
-BUFFERS = (bytearray, array.array, memoryview)
+_BUFFERS = (bytearray, array.array, memoryview)
 _WEAK: tuple[Any, ...] = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 # Standard library objects that keep other objects.
-KEEPERS = (
+_KEEPERS = (
     *(queue.Queue, queue.SimpleQueue, threading.local, ContextVar, *_WEAK),
     *(collections.ChainMap, collections.UserDict, collections.UserList),
 )
@@ -111,17 +124,12 @@ def _of_other_threads(holders: Iterable[Any]) -> list[Any]:
     """The state that other threads and processes use: restored, it would contradict what they have done."""
     own = [each for each in holders if isinstance(each, (LoaderIterator, ThreadPoolExecutor))]
     inside = (one for each in own for one in vars(each).values())
-    return [*own, *(one for one in inside if isinstance(one, (*CONTAINERS, *KEEPERS)))]
+    return [*own, *(one for one in inside if isinstance(one, (*CONTAINERS, *_KEEPERS)))]
 
 
-def is_kept(each: Any) -> bool:
+def _is_kept(each: Any) -> bool:
     """Whether the contents of an object are recorded wherever it is found."""
-    return isinstance(each, (*CONTAINERS, *BUFFERS, *KEEPERS)) or is_array(each)
-
-
-def is_array(each: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(each, numpy.ndarray)
+    return isinstance(each, (*CONTAINERS, *_BUFFERS, *_KEEPERS)) or is_array(each)
 
 
 def _write(holder: Any, before: Any) -> None:
@@ -138,8 +146,8 @@ def _contents(holder: Any, undo: Undo) -> Iterator[Any]:
         yield from (*(holder.__defaults__ or ()), *(holder.__kwdefaults__ or {}).values())
         yield from _cells(holder, undo)
     elif isinstance(holder, LruCache):
-        undo.append(partial(clear_if_filled, holder, entries_of(holder)))
-    elif isinstance(holder, KEEPERS):
+        undo.append(partial(_clear_if_filled, holder, _entries_of(holder)))
+    elif isinstance(holder, _KEEPERS):
         yield from _kept_inside(holder, undo)
     else:
         _remember_random(holder, undo)
@@ -440,3 +448,186 @@ def _set_default_device(before: Any) -> None:
     if before is not None:
         before.__enter__()
     context.device_context = before
+
+
+# ---------------------------------------------------------------- iterators that the step can advance
+
+Put = Callable[[Any], object]
+
+_EMPTY: tuple[Any, ...] = ([], (), range(0), range(1 << 70), "", "\u00e4", b"", bytearray(), {}, set())
+_PLAIN: tuple[Any, ...] = (
+    *(type(iter(empty)) for empty in _EMPTY),
+    *(type(reversed([])), type(reversed(range(0))), type(iter({}.values())), type(iter({}.items()))),
+    *(itertools.count, itertools.repeat),
+)
+_COMPOSED = (zip, map, filter, enumerate, itertools.cycle)  # wrap other iterators, which are copied too
+_OF_PYTHON = ("builtins", "itertools", "_csv")  # modules of iterator classes without inspectable state
+
+
+class Reached(NamedTuple):
+    """An iterator that exists before the step: its name, and the functions that replace it where it is stored."""
+
+    name: str
+    iterator: Any
+    puts: list[Put]
+
+
+class Iterators:
+    """The iterators that a step can reach. Call `spare` before the step and `advanced` after it."""
+
+    def __init__(self, around: Captured, named: Mapping[str, Any], inventory: Inventory) -> None:
+        self.reached: dict[int, Reached] = {}
+        for name, value, put in [*_variables(around), *_members(named, inventory)]:
+            if is_iterator(value):
+                found = self.reached.setdefault(id(value), Reached(name, value, []))
+                found.puts.extend(filter(None, [put]))
+        self.before = {key: _position_of(each.iterator) for key, each in self.reached.items()}
+
+    def spare(self, arguments: Iterable[Any]) -> tuple[Any, ...]:
+        """Replace the iterators that can be copied, and return the step's arguments with the copies.
+
+        The undo list of the captured variables and holders restores the originals.
+        """
+        copies: dict[int, Any] = {}
+        for key, (_, iterator, puts) in self.reached.items():
+            copied = _copied(iterator)
+            if copied is not None:
+                copies[key] = copied
+                for put in puts:
+                    put(copied)
+        return tuple(copies.get(id(each), each) for each in arguments)
+
+    def advanced(self) -> list[str]:
+        """Messages about the iterators whose position changed."""
+        said = "was advanced by the step and cannot be put back: make it again"
+        return [
+            f"{name} ({_kind(iterator)}) {said}"
+            for key, (name, iterator, _) in self.reached.items()
+            if not _is_same(_position_of(iterator), self.before[key])
+        ]
+
+
+def _kind(iterator: Any) -> str:
+    if isinstance(iterator, LoaderIterator):
+        return "the iterator of a DataLoader"
+    return "a generator" if isinstance(iterator, types.GeneratorType) else type(iterator).__name__
+
+
+def is_iterator(value: Any) -> bool:
+    kind = type(value)
+    if isinstance(value, (types.GeneratorType, LoaderIterator)):
+        return True
+    return kind.__module__ in _OF_PYTHON and hasattr(kind, "__next__")
+
+
+def _variables(around: Captured) -> Iterator[tuple[str, Any, Put | None]]:
+    """The module variables and closure variables that the step's functions use."""
+    for (_, name), space in around.names.items():
+        if name in space:
+            yield from _with_inner(name, space[name], partial(space.__setitem__, name))
+    for function in around.functions:
+        for (name, value), cell in zip(closure_of(function).items(), function.__closure__ or (), strict=True):
+            yield from _with_inner(name, value, partial(setattr, cell, "cell_contents"))
+
+
+def _members(named: Mapping[str, Any], inventory: Inventory) -> Iterator[tuple[str, Any, Put | None]]:
+    """The given objects, and the attributes and elements of what they hold."""
+    for name, value in named.items():
+        yield from _with_inner(name, value, None)
+    for holder, path in inventory.holders.values():
+        if isinstance(holder, (type, types.ModuleType, types.FunctionType, LoaderIterator)):
+            continue
+        stored = stored_dict(holder) or {}
+        for name, value in list(stored.items()):
+            yield from _with_inner(f"{path}.{name}", value, partial(stored.__setitem__, name))
+        for key, value in _items(holder):
+            kind: Any = dict if isinstance(holder, dict) else list
+            put = None if isinstance(holder, tuple) else partial(kind.__setitem__, holder, key)
+            yield from _with_inner(f"{path}[{key!r}]", value, put)
+
+
+def _items(holder: Any) -> list[tuple[Any, Any]]:
+    if isinstance(holder, nn.Module):
+        return []
+    if isinstance(holder, dict):
+        return list(dict.items(holder))
+    return list(enumerate(holder)) if type(holder) in (list, tuple) else []
+
+
+def _with_inner(name: str, value: Any, put: Put | None) -> Iterator[tuple[str, Any, Put | None]]:
+    """The value, and what it is bound to if it is a method such as `it.__next__` or a partial."""
+    yield name, value, put
+    if isinstance(value, (types.MethodWrapperType, types.BuiltinMethodType)):
+        yield name, value.__self__, None
+    elif isinstance(value, partial):
+        yield from ((name, each, None) for each in (*value.args, *value.keywords.values()))
+
+
+# ---------------------------------------------------------------- positions of iterators
+
+
+def _position_of(iterator: Any) -> list[Any]:
+    """Values that change when an iterator, or one that it reads from, is advanced."""
+    found: list[Any] = []
+    todo, seen = [iterator], {}
+    while todo:
+        each = todo.pop()
+        if id(each) in seen:
+            continue
+        seen[id(each)] = each
+        found += _own_position(each)
+        if not isinstance(each, LoaderIterator):
+            inside = _referents(each)
+            found += inside if isinstance(each, types.GeneratorType) else []
+            members = chain.from_iterable(one for one in inside if type(one) is tuple)  # of a zip
+            todo += filter(is_iterator, (*inside, *members))
+    return found
+
+
+def _referents(each: Any) -> list[Any]:
+    """What an iterator refers to. Before Python 3.11, a generator's variables are in its frame."""
+    frame = each.gi_frame if isinstance(each, types.GeneratorType) else None
+    found = gc.get_referents(each) if frame is None else gc.get_referents(each, frame)
+    return [one for one in found if not isinstance(one, types.FrameType)]
+
+
+def _own_position(each: Any) -> list[Any]:
+    if isinstance(each, types.GeneratorType):
+        return [None if each.gi_frame is None else each.gi_frame.f_lasti]
+    if isinstance(each, LoaderIterator):
+        return [batches_yielded(each)]
+    if isinstance(each, (itertools.count, itertools.repeat)):
+        return [repr(each)] if isinstance(each, itertools.count) else []
+    if hasattr(each, "__length_hint__"):
+        return [each.__length_hint__()]
+    return [getattr(each, "line_num", None)]  # a csv reader
+
+
+def _is_same(now: list[Any], before: list[Any]) -> bool:
+    return len(now) == len(before) and all(
+        one is other or (type(one) is type(other) and isinstance(one, (int, str)) and one == other)
+        for one, other in zip(now, before, strict=True)
+    )
+
+
+def _apart(state: Any) -> Any:
+    return tuple([*one] if isinstance(one, list) else one for one in state) if isinstance(state, tuple) else state
+
+
+def _copied(iterator: Any) -> Any:
+    """A copy at the same position; None if Python cannot copy the iterator without advancing it."""
+    kind = type(iterator)
+    with suppress(TypeError, ValueError, AttributeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if kind in _PLAIN:
+            return copy.copy(iterator)
+        if kind in _COMPOSED:
+            make, arguments, *state = iterator.__reduce__()
+            inner = [_copied(each) if hasattr(type(each), "__next__") else each for each in arguments]
+            if any(one is None and each is not None for one, each in zip(inner, arguments, strict=True)):
+                return None
+            made = make(*inner)
+            for each in state:  # the state of a cycle: the elements so far, and whether it has started over
+                made.__setstate__(_apart(each))
+            return made
+    return None

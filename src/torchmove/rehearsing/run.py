@@ -25,23 +25,19 @@ from torchmove.devices import free_memory
 from torchmove.errors import lines_by_reason
 from torchmove.formatting import listed, readable_bytes
 from torchmove.internals.frames import frame
-from torchmove.internals.guards import HeldInterrupts, plain_torch
-from torchmove.internals.modules import APPLY, apply_of
+from torchmove.internals.guards import HeldInterrupts, Undo, plain_torch
 from torchmove.internals.scripted import is_scripted
-from torchmove.internals.undo import Undo
+from torchmove.internals.stored import APPLY, apply_of
 from torchmove.moving.apply import repoint_all
 from torchmove.planning.plan import Refusal, Repoint
 from torchmove.rehearsing import decisions, runtime
 from torchmove.rehearsing.captured import Captured, Given, trained_in
+from torchmove.rehearsing.concurrency import ThreadTracking, delivered, dismiss
 from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
 from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice
 from torchmove.rehearsing.files import files
 from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hooks_overridden
-from torchmove.rehearsing.iterators import Iterators
-from torchmove.rehearsing.libraries import forget_answers, remember_shared, take_accelerators, take_chosen
-from torchmove.rehearsing.loaders import delivered, dismiss
 from torchmove.rehearsing.origins import Belongings, computed_from, name_of, thrown_away
-from torchmove.rehearsing.plain import plainly
 from torchmove.rehearsing.precision import mixed_precision
 from torchmove.rehearsing.provenance import (
     Line,
@@ -54,21 +50,21 @@ from torchmove.rehearsing.provenance import (
     own_line,
     users_line_of,
 )
+from torchmove.rehearsing.replacement import lazy_tensors, plainly, set_up
 from torchmove.rehearsing.restore import (
     MOST_ARRAY_BYTES,
+    Iterators,
+    keepers_of,
     remember,
     remember_generators,
     remember_globals,
     remember_names,
 )
 from torchmove.rehearsing.result import Finding, Rehearsal
-from torchmove.rehearsing.runtime import nothing_traced
-from torchmove.rehearsing.setup import lazy_tensors, set_up
+from torchmove.rehearsing.runtime import forget_answers, nothing_traced, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.tensors import CPU, StandIn, generators, leaves, place_of
-from torchmove.rehearsing.threads import ThreadTracking
 from torchmove.surveying.inventory import Inventory
-from torchmove.surveying.names import names_of
-from torchmove.surveying.paths import Path
+from torchmove.surveying.paths import Path, names_of
 from torchmove.surveying.survey import survey_objects
 
 MovedBy = Literal["torchmove", "to"]
@@ -381,7 +377,7 @@ class _Rehearsing:
         }
         self.is_off = switched_off_by(self.around, inventory, self.caller, self.home)
         holders = [holder for holder, _ in inventory.holders.values()]
-        if remember([*self.named.values(), *holders, *self.around.functions, *self.around.keepers()], undo):
+        if remember([*self.named.values(), *holders, *self.around.functions, *keepers_of(self.around)], undo):
             most = readable_bytes(MOST_ARRAY_BYTES)
             self.assumed.append(f"numpy's arrays are more than {most}: what the step writes into some of them stays")
         places = self.places(inventory, undo)

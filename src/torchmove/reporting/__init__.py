@@ -9,19 +9,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from torchmove.reporting.page import Page, page_of
-from torchmove.reporting.sheet import Sheet
+from torchmove.reporting.page import Page, Sheet, page_of
 from torchmove.results import Result
 
 R = TypeVar("R", bound=Result)
 
 # The module here that reports each kind of result.
 _FILES = {
-    **dict.fromkeys(("Inventory", "Plan", "Receipt", "Verdict"), "chain"),
-    **dict.fromkeys(("Parked", "Swap", "ByRank"), "parking"),
-    "Rehearsal": "rehearsal",
-    **dict.fromkeys(("Contents", "Relocated"), "checkpoints"),
-    **dict.fromkeys(("Devices", "Bench"), "machine"),
+    **dict.fromkeys(("Inventory", "Plan", "Receipt", "Verdict"), "chain_reports"),
+    **dict.fromkeys(("Parked", "Swap", "ByRank"), "parking_reports"),
+    "Rehearsal": "rehearsal_report",
+    **dict.fromkeys(("Contents", "Relocated"), "checkpoint_reports"),
+    **dict.fromkeys(("Devices", "Bench"), "machine_reports"),
 }
 
 

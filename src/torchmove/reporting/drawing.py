@@ -1,4 +1,4 @@
-"""The state as the page needs it: its tensors in columns, and their paths as a tree.
+"""The state as the page draws it: its tensors in columns, and their paths as a tree.
 
 An optimizer keeps its state by parameter. In the tree that state is under the steps of the parameter's own path:
 `optimizer.state[model.layer.weight]['step']` is five levels below the optimizer, not two.
@@ -7,15 +7,47 @@ An optimizer keeps its state by parameter. In the tree that state is under the s
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from torchmove.reporting.page import DrawnState, Tree
 from torchmove.surveying.paths import KEYED, Path
 
 if TYPE_CHECKING:
     from torchmove.surveying.inventory import Inventory
+
+
+class Tree(NamedTuple):
+    """Paths as a tree, in columns. A node's text is its parent's text and its own label, unless `texts` has it. Parents
+    come before their children; -1 is the parent of a root."""
+
+    labels: list[str]
+    parents: list[int]
+    label: list[int]
+    texts: dict[int, str]
+
+
+class DrawnState(NamedTuple):
+    """The tensors of a state in columns. A column of integers indexes the list before it."""
+
+    tree: Tree
+    node: list[int]
+    nbytes: list[int]
+    roles: list[str]
+    role: list[int]
+    devices: list[str]
+    device: list[int]
+    shared: list[tuple[int, list[int]]]  # bytes of a storage and its tensors, unless one tensor covers it
+    also: list[tuple[int, str]]  # a tensor, and another path to it
+    dtypes: Sequence[str] = ()
+    dtype: Sequence[int] = ()
+    shapes: Sequence[str] = ()
+    shape: Sequence[int] = ()
+    placed: Sequence[int] = ()  # the device after the move, or the expected one
+    moves: str = ""  # for each tensor "1" if it moves, else "0"
+    reasons: Sequence[str] = ()
+    stays: Sequence[tuple[int, int]] = ()  # a tensor, and the reason
+    words: tuple[str, str] = ("", "")  # for `device` and `placed`
 
 
 _CPU = torch.device("cpu")

@@ -18,8 +18,8 @@ from importlib.resources import files
 from string import Template
 
 from torchmove.formatting import readable_bytes, readable_seconds
-from torchmove.reporting.page import DrawnState, Figure, Page, Points, SizeBar, Timeline, Tree
-from torchmove.reporting.sheet import SHOWN_ROWS, Table, table
+from torchmove.reporting.drawing import DrawnState, Tree
+from torchmove.reporting.page import SHOWN_ROWS, Figure, Page, Points, SizeBar, Table, Timeline, table
 
 _SCRIPTS = ("state.js", "layout.js", "details.js", "map.js", "rows.js", "start.js")
 _OPEN_POINTS, _POINTS = (

@@ -1,11 +1,54 @@
-"""The parts of a page for the browser: figures, points, bars, a timeline, tables, and the state. All are optional."""
+"""What a result shows, as data: a sheet for a terminal (a title, lines, tables) and a page for a browser.
+
+A page has figures, points, bars, a timeline, tables, and the state. All are optional.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Literal, NamedTuple
 
-from torchmove.reporting.sheet import Sheet, Table
+from torchmove.reporting.drawing import DrawnState
+
+# ---------------------------------------------------------------- sheets
+
+
+SHOWN_ROWS = 40
+
+
+class Table(NamedTuple):
+    """A table of text; `left_out` is the number of rows not shown."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left_out: int
+
+
+class Sheet(NamedTuple):
+    """A result as text: a title, lines and tables."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, total: int) -> Table:
+    """A table of the first rows of `total`; only those are converted to text."""
+    shown = tuple(tuple(str(cell) for cell in row) for row in islice(rows, SHOWN_ROWS))
+    return Table(title, tuple(columns), shown, max(0, total - len(shown)))
+
+
+def first_of(lines: Sequence[object]) -> tuple[str, ...]:
+    """The first SHOWN_ROWS lines, and the number of those left out."""
+    left_out = len(lines) - SHOWN_ROWS
+    rest = (f"... and {left_out} more: to_json() has all of them",) if left_out > 0 else ()
+    return *map(str, lines[:SHOWN_ROWS]), *rest
+
+
+# ---------------------------------------------------------------- pages
+
 
 Tone = Literal["bad", "good", "plain"]
 
@@ -49,39 +92,6 @@ class Timeline(NamedTuple):
 
     title: str
     stages: tuple[tuple[str, float, str], ...]
-
-
-class Tree(NamedTuple):
-    """Paths as a tree, in columns. A node's text is its parent's text and its own label, unless `texts` has it. Parents
-    come before their children; -1 is the parent of a root."""
-
-    labels: list[str]
-    parents: list[int]
-    label: list[int]
-    texts: dict[int, str]
-
-
-class DrawnState(NamedTuple):
-    """The tensors of a state in columns. A column of integers indexes the list before it."""
-
-    tree: Tree
-    node: list[int]
-    nbytes: list[int]
-    roles: list[str]
-    role: list[int]
-    devices: list[str]
-    device: list[int]
-    shared: list[tuple[int, list[int]]]  # bytes of a storage and its tensors, unless one tensor covers it
-    also: list[tuple[int, str]]  # a tensor, and another path to it
-    dtypes: Sequence[str] = ()
-    dtype: Sequence[int] = ()
-    shapes: Sequence[str] = ()
-    shape: Sequence[int] = ()
-    placed: Sequence[int] = ()  # the device after the move, or the expected one
-    moves: str = ""  # for each tensor "1" if it moves, else "0"
-    reasons: Sequence[str] = ()
-    stays: Sequence[tuple[int, int]] = ()  # a tensor, and the reason
-    words: tuple[str, str] = ("", "")  # for `device` and `placed`
 
 
 class Page(NamedTuple):

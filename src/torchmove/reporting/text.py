@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from rich.theme import Theme
 
-from torchmove.reporting.sheet import Sheet, Table
+from torchmove.reporting.page import Sheet, Table
 
 # Lines are not wrapped or cut, so that paths can be copied; a narrower terminal wraps them itself.
 WIDTH = 10_000

@@ -8,18 +8,15 @@ result is swapped into the existing Python object.
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchmove.internals.metadata import PLAIN, coordinates_of, is_traceable_wrapper_subclass
+from torchmove.internals.storages import coordinates_of, is_traceable_wrapper_subclass
 from torchmove.surveying.paths import ATTRIBUTE, CALL
 
 _DISTRIBUTED = {"torch.distributed._shard.sharded_tensor.api:ShardedTensor"}
-_form = attrgetter("layout", "is_nested", "is_quantized")
-_STRIDED = (torch.strided, False, False)
 
 
 class InnerTensor(NamedTuple):
@@ -39,12 +36,6 @@ class Decomposed(NamedTuple):
 
 class Unmovable(Exception):
     """This kind of tensor has no inner tensors that could be moved."""
-
-
-def is_view_of_storage(tensor: Tensor) -> bool:
-    """Whether the tensor is a view of one storage, as nearly every tensor is."""
-    plain = type(tensor) in PLAIN or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
-    return plain and _form(tensor) == _STRIDED
 
 
 def decompose(tensor: Tensor) -> Decomposed | None:

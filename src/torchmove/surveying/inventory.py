@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 import torch
 from torch import Tensor
 
-from torchmove.internals.metadata import Metadata
+from torchmove.internals.storages import Metadata
 from torchmove.results import Result
-from torchmove.surveying.children import Diagnostic, Owner, Role
-from torchmove.surveying.paths import ATTRIBUTE, CALL, ITEM, KEYED, NOWHERE, Path, make_path
+from torchmove.surveying.paths import ATTRIBUTE, CALL, ITEM, KEYED, NOWHERE, Diagnostic, Owner, Path, Role, make_path
 
 Row = TypeVar("Row")
 

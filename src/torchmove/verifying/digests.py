@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from torchmove.internals.guards import plain_torch
-from torchmove.internals.metadata import COPIED_AS_BYTES, has_storage, offset_of
-from torchmove.internals.views import BITS
+from torchmove.internals.storages import BITS, COPIED_AS_BYTES, has_storage, offset_of
 from torchmove.planning.plan import Digest, Moves
 from torchmove.surveying.inventory import StateTensors
 

@@ -1,11 +1,13 @@
 """Verification: compare a fresh survey with what the plan recorded, independently of the code that moved.
 
 Each check is a function from a Case (the state now, and the plan) to findings; the tables at the end name the checks.
+The result is a Verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,11 +16,59 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchmove.devices import is_same_device
+from torchmove.errors import VerificationError
 from torchmove.planning.plan import Plan
+from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.surveying.paths import ATTRIBUTE, CALL
 from torchmove.verifying.digests import digests, makes_dense
-from torchmove.verifying.verdict import Finding, Verdict
+
+
+class Finding(NamedTuple):
+    """One problem found by a verification: V1xx values, V2xx aliasing, V3xx identity, V4xx placement."""
+
+    code: str
+    path: str
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.path}: {self.why}. Fix: {self.remedy}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Verdict(Result):
+    """The result of a verification. It is true if there are no findings.
+
+    Attributes:
+        tensors: number of tensors checked.
+        checked: the checks that were made.
+        findings: the problems found, each with `code`, `path`, `why` and `remedy`.
+    """
+
+    tensors: int
+    checked: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    seen: Inventory | None = None  # the inventory that was checked, without the tensors
+    placement: Sequence[torch.device] = ()  # the expected device of each tensor, if known
+
+    @property
+    def ok(self) -> bool:
+        """True if there are no findings."""
+        return not self.findings
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def raise_if_bad(self) -> None:
+        """Raise if there are findings.
+
+        Raises:
+            VerificationError: it lists the findings.
+        """
+        if self.findings:
+            raise VerificationError(self)
+
 
 _REPORT_IT = "find the code that changed it during the move (such as a module's own _apply) or since"
 
@@ -176,10 +226,10 @@ def _metadata(case: Case) -> Iterator[Finding]:
             was, found = getattr(before, column)[index], getattr(now, column)[at]
             if was == found:
                 continue
-            entry = case.planned(index)
             # The stride of a tensor without a storage, before or now, means nothing.
             if name == "stride" and min(before.storage_bytes[index], now.storage_bytes[at]) < 0:
                 continue
+            entry = case.planned(index)
             # A tensor that a hook recomputes before each forward has no graph until then; and a graph that cannot run
             # is not kept where the TensorImpl is swapped.
             if name == "requires_grad" and (entry.role == "computed" or index in case.plan.inventory.spent):

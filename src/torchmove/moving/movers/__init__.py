@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torchmove.moving.batches import Mover
 from torchmove.moving.movers import staged
-from torchmove.moving.movers.plain import Plain
+from torchmove.moving.movers.copies import Mover, Plain
 from torchmove.moving.movers.staged import Staged
 from torchmove.planning.plan import Moves
 

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from torchmove.internals.host_memory import fresh_host_memory
-from torchmove.moving.batches import Advance
-from torchmove.moving.movers.traffic import Channel, Piece, Pieces
-from torchmove.moving.movers.workers import Workers, cores
+from torchmove.moving.movers.copies import Advance
+from torchmove.moving.movers.traffic import Channel, Piece, Pieces, Workers, cores
 
 _PORTABLE = 1  # cudaHostRegisterPortable: locked for every device, not only the current one
 

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from torchmove.internals.host_memory import ask_for_huge_pages
-from torchmove.internals.views import bytes_of, packed
-from torchmove.moving.batches import Advance, CopyBatch, StorageCopy
-from torchmove.moving.movers.plain import copy_storage
+from torchmove.internals.storages import bytes_of, packed
+from torchmove.moving.movers.copies import Advance, CopyBatch, StorageCopy, copy_storage
 from torchmove.moving.movers.ring import NoRing, Ring, has_ring, shared_ring
 from torchmove.moving.movers.traffic import Bundle, Bundles, Piece, Pieces, bundled
 from torchmove.planning.plan import Moves

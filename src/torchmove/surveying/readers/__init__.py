@@ -5,13 +5,13 @@ To support a new kind of holder, add a function to a file here and a row to its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from torch import nn
 
-from torchmove.internals.stored import has_slots
-from torchmove.surveying.children import Children, Reader
+from torchmove.internals.stored import ATOMS, has_slots
+from torchmove.surveying.paths import Child, Children, Reader
 from torchmove.surveying.readers import (
     containers,
     functions,
@@ -23,7 +23,7 @@ from torchmove.surveying.readers import (
     wrappers,
 )
 
-__all__ = ["reader_for", "register_reader"]
+__all__ = ["reader_by_rules", "reader_for", "register_reader"]
 
 _TABLE: dict[type | str, Reader] = {
     **containers.TABLE,
@@ -61,6 +61,41 @@ def _one_after_the_other(*readers: Reader) -> Reader:
             yield from [inside] if type(inside) is Children else inside
 
     return read
+
+
+def reader_by_rules(kind: type) -> Reader:
+    """The reader of a class, with the roles that its rules give to its attributes."""
+    reader, places = reader_for(kind), _places_of(kind)
+    if not places:
+        return reader
+
+    def read(holder: Any) -> Iterator[Any]:
+        found = reader(holder)
+        children: Iterable[Any] = [found] if type(found) is Children else found
+        for child in children:
+            place = places.get(child.what, places.get("*")) if type(child) is Child else None
+            place = place(holder) if callable(place) else place
+            if place == "data" and _can_be_data(child.value):
+                yield child._replace(role="data")
+            else:
+                yield child._replace(role="host") if place == "cpu" else child
+
+    return read
+
+
+def _can_be_data(value: Any) -> bool:
+    """Whether a rule may make this data: not a module, nor a class that always is data."""
+    kind = type(value)
+    return kind not in ATOMS and not issubclass(kind, nn.Module) and reader_for(kind) is not outside.read_data
+
+
+def _places_of(kind: type) -> Mapping[str, libraries.Place | libraries.HelperRule]:
+    """The rules for the attributes of a class, including those for its base classes."""
+    found: dict[str, libraries.Place | libraries.HelperRule] = {}
+    for base in reversed(kind.__mro__):
+        found |= libraries.HELPERS.get(f"{base.__module__}:{base.__qualname__}", {})
+        found |= libraries.HELPERS.get(base, {})
+    return found
 
 
 def register_reader(*kinds: type) -> Callable[[R], R]:

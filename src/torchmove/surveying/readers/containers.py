@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from torchmove.internals.stored import ATOMS, attributes
-from torchmove.surveying.children import Child, Inner, Reader, attribute, item, make_child
-from torchmove.surveying.paths import ITEM, KEY, KEYED, MEMBER
+from torchmove.surveying.paths import ATTRIBUTE, ITEM, KEY, KEYED, MEMBER, Child, Inner, Reader, make_child
 
 _WITHOUT_ATTRIBUTES = {dict, OrderedDict, defaultdict, list, tuple, set, frozenset, deque}
 
@@ -26,7 +25,7 @@ def read_dict(holder: dict[Any, Any]) -> Iterator[Child]:
             yield Child(KEYED, key, value)
         else:
             yield Child(KEY if type(key) is torch.device else MEMBER, index, key)
-            yield item(key, value)
+            yield Child(ITEM, key, value)
     yield from _attached_to(holder)
 
 
@@ -42,7 +41,7 @@ def read_tuple(holder: tuple[Any, ...]) -> Iterator[Child]:
     names = type(holder).__dict__.get("_fields", ())
     for index, value in enumerate(tuple.__iter__(holder)):
         if type(value) not in ATOMS:
-            yield attribute(names[index], value) if names else item(index, value)
+            yield Child(ATTRIBUTE, names[index], value) if names else Child(ITEM, index, value)
     yield from _attached_to(holder)
 
 
@@ -56,7 +55,7 @@ def read_set(holder: Any) -> Iterator[Child]:
 
 def read_proxy(holder: MappingProxyType[Any, Any]) -> Iterator[Child]:
     for key, value in holder.items():
-        yield item(key, value)
+        yield Child(ITEM, key, value)
 
 
 def read_inner(holder: Inner) -> Any:
@@ -66,7 +65,7 @@ def read_inner(holder: Inner) -> Any:
 def _attached_to(holder: Any) -> Iterator[Child]:
     if type(holder) not in _WITHOUT_ATTRIBUTES:
         for name, value in attributes(holder):
-            yield attribute(name, value)
+            yield Child(ATTRIBUTE, name, value)
 
 
 TABLE: dict[type | str, Reader] = {
@@ -83,4 +82,4 @@ TABLE: dict[type | str, Reader] = {
 
 def read_object(holder: Any) -> Iterator[Child]:
     for name, value in attributes(holder):
-        yield attribute(name, value)
+        yield Child(ATTRIBUTE, name, value)

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchmove.internals.stored import ATOMS, LruCache, attributes
-from torchmove.surveying.children import Child, Diagnostic, Reader, attribute
-from torchmove.surveying.paths import CELL, REFERENT
+from torchmove.surveying.paths import ATTRIBUTE, CELL, REFERENT, Child, Diagnostic, Reader
 
 
 def read_function(holder: types.FunctionType) -> Iterator[Child]:
@@ -19,38 +18,38 @@ def read_function(holder: types.FunctionType) -> Iterator[Child]:
             yield Child(CELL, index, cell.cell_contents)
         except ValueError:  # not filled yet
             continue
-    yield attribute("__defaults__", holder.__defaults__)
-    yield attribute("__kwdefaults__", holder.__kwdefaults__)
+    yield Child(ATTRIBUTE, "__defaults__", holder.__defaults__)
+    yield Child(ATTRIBUTE, "__kwdefaults__", holder.__kwdefaults__)
     for name, value in holder.__dict__.items():
-        yield attribute(name, value)
+        yield Child(ATTRIBUTE, name, value)
 
 
 def read_method(holder: types.MethodType) -> Iterator[Child]:
-    yield attribute("__self__", holder.__self__)
-    yield attribute("__func__", holder.__func__)
+    yield Child(ATTRIBUTE, "__self__", holder.__self__)
+    yield Child(ATTRIBUTE, "__func__", holder.__func__)
 
 
 def read_bound_builtin(holder: Any) -> Iterator[Child]:
-    yield attribute("__self__", holder.__self__)
+    yield Child(ATTRIBUTE, "__self__", holder.__self__)
 
 
 def read_partial(holder: functools.partial[Any]) -> Iterator[Child]:
-    yield attribute("func", holder.func)
-    yield attribute("args", holder.args)
-    yield attribute("keywords", holder.keywords)
+    yield Child(ATTRIBUTE, "func", holder.func)
+    yield Child(ATTRIBUTE, "args", holder.args)
+    yield Child(ATTRIBUTE, "keywords", holder.keywords)
     for name, value in attributes(holder):
-        yield attribute(name, value)
+        yield Child(ATTRIBUTE, name, value)
 
 
 def read_cell(holder: types.CellType) -> Iterator[Child]:
     try:
-        yield attribute("cell_contents", holder.cell_contents)
+        yield Child(ATTRIBUTE, "cell_contents", holder.cell_contents)
     except ValueError:  # not filled yet
         return
 
 
 def read_static(holder: Any) -> Iterator[Child]:
-    yield attribute("__func__", holder.__func__)
+    yield Child(ATTRIBUTE, "__func__", holder.__func__)
 
 
 def read_cached(holder: Any) -> Iterator[Child | Diagnostic]:

@@ -24,10 +24,8 @@ from torchmove.internals.distributed import (
     whole_of,
 )
 from torchmove.internals.graphs import in_live_graphs
-from torchmove.internals.modules import is_caching, pruned_name
-from torchmove.internals.stored import ATOMS, slots
-from torchmove.surveying.children import Child, Children, Diagnostic, Reader, make_child, make_children
-from torchmove.surveying.paths import ATTRIBUTE, ITEM
+from torchmove.internals.stored import ATOMS, is_caching, pruned_name, slots
+from torchmove.surveying.paths import ATTRIBUTE, ITEM, Child, Children, Diagnostic, Reader, make_child, make_children
 
 # The `__dict__` as Python stores it, also where a class defines a property of the same name.
 _stored = vars(nn.Module)["__dict__"].__get__

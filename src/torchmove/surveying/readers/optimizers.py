@@ -8,24 +8,23 @@ from typing import Any
 from torch.optim import Optimizer
 
 from torchmove.internals.stored import ATOMS, attributes, stored_dict
-from torchmove.surveying.children import Child, Children, Inner, Owner, ParameterStates, Reader, attribute, item
-from torchmove.surveying.paths import ITEM
+from torchmove.surveying.paths import ATTRIBUTE, ITEM, Child, Children, Inner, Owner, ParameterStates, Reader
 
 
 def read(optimizer: Optimizer) -> Iterator[Child]:
     stored = stored_dict(optimizer) or {}
     groups = stored.get("param_groups", [])
-    yield attribute("param_groups", Inner(_groups(optimizer, groups), groups))
+    yield Child(ATTRIBUTE, "param_groups", Inner(_groups(optimizer, groups), groups))
     states = stored.get("state", {})
-    yield attribute("state", Inner(_states(optimizer, states, groups), states))
+    yield Child(ATTRIBUTE, "state", Inner(_states(optimizer, states, groups), states))
     for name, value in attributes(optimizer):
         if name not in ("param_groups", "state") and type(value) not in ATOMS:
-            yield attribute(name, value, None, Owner(optimizer, None, None))
+            yield Child(ATTRIBUTE, name, value, None, Owner(optimizer, None, None))
 
 
 def _groups(optimizer: Optimizer, groups: Any) -> Iterator[Child]:
     for index, group in enumerate(groups):
-        yield item(index, Inner(_group(optimizer, group), group))
+        yield Child(ITEM, index, Inner(_group(optimizer, group), group))
 
 
 def _group(optimizer: Optimizer, group: Mapping[str, Any]) -> Iterator[Child | Children]:
@@ -33,7 +32,7 @@ def _group(optimizer: Optimizer, group: Mapping[str, Any]) -> Iterator[Child | C
         if key == "params":
             yield Children(ITEM, dict(enumerate(value)), "parameter", at=(ITEM, "params"))
         elif type(value) not in ATOMS:
-            yield item(key, value, "state", Owner(optimizer, group, None))
+            yield Child(ITEM, key, value, "state", Owner(optimizer, group, None))
 
 
 def _states(optimizer: Optimizer, states: Mapping[Any, Any], groups: Any) -> Iterator[ParameterStates]:

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from torchmove.internals.storages import storage_device
-from torchmove.surveying.children import Child, Diagnostic, Reader
+from torchmove.surveying.paths import Child, Diagnostic, Reader
 
 
 def silent(_: Any) -> tuple[Child, ...]:

@@ -16,8 +16,7 @@ from torchmove.internals.scripted import (
     scripted_within,
 )
 from torchmove.internals.stored import ATOMS
-from torchmove.surveying.children import Child, Children, Diagnostic, Reader, attribute
-from torchmove.surveying.paths import ATTRIBUTE, ITEM
+from torchmove.surveying.paths import ATTRIBUTE, ITEM, Child, Children, Diagnostic, Reader
 
 
 def read_module(module: Any) -> Iterator[Child | Children | Diagnostic]:
@@ -30,7 +29,7 @@ def read_module(module: Any) -> Iterator[Child | Children | Diagnostic]:
     for own in {id(each): vars(each) for each in (scripted, module)}.values():
         for name, value in own.items():
             if name not in _CPP and type(value) not in ATOMS and type(value).__name__ != "ScriptMethod":
-                yield attribute(name, value)
+                yield Child(ATTRIBUTE, name, value)
 
 
 def _read_cpp(scripted: Any) -> Iterator[Child | Children]:
@@ -39,17 +38,17 @@ def _read_cpp(scripted: Any) -> Iterator[Child | Children]:
     yield Children(ATTRIBUTE, parameters, "parameter")
     yield Children(ATTRIBUTE, buffers, "buffer")
     for name, child in stored["_modules"].items():
-        yield Child(ITEM, int(name), child) if name.isdecimal() else attribute(name, child)
+        yield Child(ITEM, int(name), child) if name.isdecimal() else Child(ATTRIBUTE, name, child)
     for name, value in attributes_of(scripted).items():
         if name not in parameters and name not in buffers:
-            yield attribute(name, value)
+            yield Child(ATTRIBUTE, name, value)
 
 
 _CPP = {"_c", "_parameters", "_buffers", "_modules", "_concrete_type", "_actual_script_module"}
 
 
 def read_method(method: Any) -> Iterator[Child]:
-    yield attribute("owner", module_of_method(method))
+    yield Child(ATTRIBUTE, "owner", module_of_method(method))
 
 
 def read_function(function: Any) -> Iterator[Diagnostic]:

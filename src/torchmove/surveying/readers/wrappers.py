@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchmove.surveying.children import Diagnostic, Reader
+from torchmove.surveying.paths import Diagnostic, Reader
 
 
 def _refused(code: str, why: str, remedy: str) -> Reader:

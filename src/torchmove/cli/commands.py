@@ -1,0 +1,323 @@
+"""The commands: their arguments and help, and which functions of torchmove they call."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from textwrap import indent
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from torchmove.cli.output import (
+    FINDINGS,
+    FINE,
+    INCOMPLETE,
+    REFUSED,
+    Answer,
+    as_json,
+    devices_like,
+    reporting,
+    say,
+    tell,
+)
+from torchmove.cli.targets import Target, several, target
+
+# ---------------------------------------------------------------- states
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _programs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    del ctx, param
+    return [CompletionItem(incomplete, type="file")]
+
+
+_TARGET = click.argument("target", type=target, shell_complete=_programs)
+
+
+def _to(**options: Any) -> Callable[[_Command], _Command]:
+    return click.option("--to", metavar="DEVICE", shell_complete=devices_like, **options)
+
+
+@click.command(epilog="Example: torchmove survey train.py:build --json")
+@_TARGET
+@reporting
+def survey(target: Target, answer: Answer) -> None:
+    """List every tensor of a training state.
+
+    Shows its path, role, device, dtype, shape, bytes, and the tensors that share its storage.
+
+    TARGET is file.py:function or package.module:function; the function returns the objects.
+    """
+    answer.check(target.files())
+    objects = target.named()
+    from torchmove.chain import survey_named
+
+    answer.tell(survey_named(objects), target.files())
+
+
+@click.command(epilog="Example: torchmove plan train.py:build --to cuda --keep 'model.*.table'")
+@_TARGET
+@_to(required=True, help="The device to move to; auto: the machine's accelerator.")
+@click.option("--keep", multiple=True, metavar="PATTERN", help="Path pattern of what stays, with *. Repeatable.")
+@reporting
+@click.pass_context
+def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], answer: Answer) -> None:
+    """Show what a move would do and whether it fits. Moves nothing. Exits with 2 if the move is refused.
+
+    TARGET is file.py:function or package.module:function; the function returns the objects.
+    """
+    answer.check(target.files())
+    objects = target.named()
+    from torchmove.chain import plan_named
+
+    planned = plan_named(objects, to, keep)
+    answer.tell(planned, target.files())
+    ctx.exit(FINE if planned.ok else REFUSED)
+
+
+@click.command(epilog="Example: torchmove rehearse train.py:build --to cuda --moved-by to")
+@_TARGET
+@_to(default="cuda", show_default=True, help="The device to simulate. It need not exist.")
+@click.option(
+    "--moved-by",
+    type=click.Choice(["torchmove", "to"]),
+    default="torchmove",
+    show_default=True,
+    help="Place the objects as tm.move does, or as Module.to does.",
+)
+@click.option(
+    "--data",
+    type=click.Choice(["auto", "shapes", "real"]),
+    default="auto",
+    show_default=True,
+    help="Compute with shapes only or with real values; auto: real values for a small state.",
+)
+@click.option("--state", multiple=True, metavar="NAME", help="Treat this argument of the step as state. Repeatable.")
+@click.option("--strict-devices", is_flag=True, help="Report devices chosen at import, on a machine without a GPU.")
+@click.option("--confirm-errors", is_flag=True, help="If the step raises an error, run it again without simulation.")
+@reporting
+@click.pass_context
+def rehearse(
+    ctx: click.Context,
+    target: Target,
+    to: str,
+    moved_by: Any,
+    data: Any,
+    state: tuple[str, ...],
+    strict_devices: bool,
+    confirm_errors: bool,
+    answer: Answer,
+) -> None:
+    """Run a training step on a simulated device. Exits with 1 if a line would fail, with 4 if the run is incomplete.
+
+    TARGET is file.py:function or package.module:function; the function returns the step and its
+    arguments: `return train_step, model, optimizer, batch`.
+    """
+    answer.check(target.files())
+    made = target.made()
+    from torchmove.rehearsing.run import Options, rehearse_named
+
+    step, *objects = (made.values() if isinstance(made, dict) else several(made)) or [made]
+    _check(target, step, objects, to)
+    named = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
+    options = Options(to, moved_by, data, _states(target, named, state), strict_devices, confirm_errors)
+    rehearsed = rehearse_named(step, tuple(objects), named, options, str(target.files()[-1].resolve()))
+    answer.tell(rehearsed, target.files())
+    endings = {"finished": FINE if rehearsed.ok else FINDINGS, "refused": REFUSED}
+    ctx.exit(endings.get(rehearsed.ending, INCOMPLETE))
+
+
+def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
+    from torch import nn
+
+    from torchmove.rehearsing.run import check_call, home_of
+
+    if isinstance(step, nn.Module) or not callable(step):
+        kind = type(step).__name__
+        raise click.UsageError(
+            f"{target.spec} returned a {kind} first. Fix: return the step, then its arguments: "
+            "`return train_step, model, optimizer, batch`"
+        )
+    try:
+        check_call(step, tuple(objects))
+        home_of(to)
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
+    """The objects under the names of the step's parameters."""
+    from torchmove.rehearsing.run import parameters_of
+    from torchmove.surveying.paths import names_of
+
+    known = parameters_of(step, tuple(objects))
+    return known | names_of([each for each in objects if not any(each is one for one in known.values())], None)
+
+
+def _states(target: Target, named: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+    unknown = [name for name in names if name not in named]
+    if unknown:
+        returned = ", ".join(named) or "only the step"
+        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no such object; it returned {returned}")
+    return tuple(named[name] for name in names)
+
+
+# ---------------------------------------------------------------- checkpoint files
+
+
+_FILE = click.argument("file", type=click.Path(exists=True, path_type=Path))
+
+
+@click.command(epilog="Example: torchmove inspect checkpoint.pt --json")
+@_FILE
+@reporting
+def inspect(file: Path, answer: Answer) -> None:
+    """List the tensors of a checkpoint.
+
+    Shows the devices they were saved from, shared storages, and optimizer state.
+
+    FILE is a .pt, .pth, .bin or .safetensors file, or the folder or index of a sharded checkpoint. No tensor data is
+    loaded and no pickled code is run; whatever torch's weights-only loading refuses is refused here.
+    """
+    from torchmove.checkpoints.file_kinds import files_of
+    from torchmove.checkpoints.inspecting import inspect as inspected
+    from torchmove.checkpoints.untrusted import naming
+
+    with naming(file):
+        inputs = files_of(file)
+    answer.check(inputs)
+    answer.tell(inspected(file), inputs)
+
+
+@click.command(epilog="Example: torchmove relocate checkpoint.pt --to cpu -o checkpoint-cpu.pt")
+@_FILE
+@click.option(
+    "--to",
+    metavar="DEVICE",
+    default="cpu",
+    show_default=True,
+    shell_complete=devices_like,
+    help="The device that the result loads on.",
+)
+@click.option("-o", "--out", required=True, type=click.Path(), help="The file to write, or the folder if FILE is one.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it is a regular file; folders are never replaced.")
+@as_json
+def relocate(file: Path, to: str, out: str, overwrite: bool, as_json: bool) -> None:
+    """Rewrite a checkpoint for another device.
+
+    The result loads on a machine without the device that the checkpoint was saved from. Only the names of devices
+    change; the bytes of the tensors are copied unchanged and verified. OUT appears complete or not at all, and FILE is
+    not modified.
+    """
+    from torchmove.checkpoints.relocating import relocate as relocated
+
+    tell(relocated(file, to=to, out=out, overwrite=overwrite), as_json=as_json)
+
+
+# ---------------------------------------------------------------- the machine, the demo, completion
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def size(text: str) -> int:
+    """The number of bytes of a size such as `2GB`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.lower())
+    nbytes = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    if nbytes <= 0:
+        raise click.BadParameter(f"{text!r} is not a size. Fix: --bytes 500MB, 2GB, 2GiB or a number of bytes")
+    return nbytes
+
+
+@click.command(epilog="Example: torchmove devices --json")
+@as_json
+def devices(as_json: bool) -> None:
+    """List this machine's devices.
+
+    Shows their memory, free and used, their link to the host, and peer access between them.
+    """
+    from torchmove.machine import devices as found
+
+    tell(found(), as_json=as_json)
+
+
+@click.command(epilog="Example: torchmove bench --device cuda:1 --bytes 2GB --json > here.json")
+@click.option(
+    "--device", shell_complete=devices_like, help="The device to move to. Default: the machine's accelerator."
+)
+@click.option("--bytes", "nbytes", type=size, help="Size of the state. Default: one that takes about a minute.")
+@as_json
+def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
+    """Measure how fast a training state moves on this machine.
+
+    Moves a transformer and its AdamW optimizer to the device and back: by Module.to and a loop over the optimizer's
+    state, by tm.move, and by tm.move(verify="bytes"). On CUDA also copies pinned memory, the most that the link can do.
+    The ways are measured in turns. The state takes at most a quarter of the free memory.
+    """
+    from torchmove import bench as measuring
+
+    measured = measuring.measure(device, nbytes, tell=lambda line: click.echo(f"{line} ...", err=True))
+    tell(measured, as_json=as_json)
+
+
+_STEPS = (
+    ("List every tensor of the training state:", "torchmove survey train.py:build"),
+    (
+        "Rehearse a step on a simulated GPU, after model.to('cuda'):",
+        "torchmove rehearse train.py:build --moved-by to",
+    ),
+    ("Rehearse it after tm.move(model, optimizer, to='cuda'):", "torchmove rehearse train.py:build"),
+    ("Move the state on this machine and train on:", "python train.py"),
+)
+
+
+@click.command(epilog="Example: torchmove demo")
+@click.pass_context
+def demo(ctx: click.Context) -> None:
+    """Run a one-minute demo of what Module.to misses. Needs no accelerator."""
+    program = resources.files("torchmove").joinpath("demo.py").read_text(encoding="utf-8")
+    say(f"train.py:\n\n{indent(program, '    ')}")
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            Path("train.py").write_text(program, encoding="utf-8")
+            for words, line in _STEPS:
+                say(click.style(f"{words}\n\n$ {line}\n", bold=True))
+                _run(ctx, *line.split())
+                say("")
+        finally:
+            os.chdir(here)
+
+
+def _run(ctx: click.Context, command: str, *arguments: str) -> None:
+    if command == "python":
+        printed = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
+        say(printed.rstrip())
+    else:
+        code = ctx.find_root().command.main([*arguments], prog_name=command, standalone_mode=False, parent=ctx)
+        if code not in (FINE, FINDINGS, None):
+            ctx.exit(code)
+
+
+@click.command(epilog="Example: torchmove completion bash >> ~/.bashrc")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the shell completion script."""
+    found = get_completion_class(shell)
+    assert found is not None
+    say(found(ctx.find_root().command, {}, "torchmove", "_TORCHMOVE_COMPLETE").source())
+
+
+COMMANDS = (survey, plan, rehearse, inspect, relocate, devices, bench, demo, completion)

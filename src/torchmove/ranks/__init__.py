@@ -1,1 +1,0 @@
-"""States on many processes: move DistributedDataParallel models, and collect the reports of all ranks."""

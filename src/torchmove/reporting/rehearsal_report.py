@@ -1,0 +1,99 @@
+"""The report of a rehearsal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchmove.formatting import counted, readable_bytes
+from torchmove.rehearsing.provenance import shown
+from torchmove.rehearsing.result import Finding, Rehearsal
+from torchmove.reporting import Report
+from torchmove.reporting.page import Figure, Page, Point, Points, Sheet, SizeBar
+
+
+class RehearsalReport(Report[Rehearsal]):
+    def headline(self) -> str:
+        on_devices = self._listed(self.result.failing)
+        count = counted(len(on_devices), "place")
+        if not self.result.stopped:
+            if on_devices:
+                return f"{count} would fail on {self.result.device}"
+            return f"No device error found: the step ran to its end on a simulated {self.result.device}"
+        if self.result.ending == "refused":
+            return "Incomplete: the step was not run"
+        where = f"stopped at {self.result.stopped_at}" if self.result.stopped_at else "not rehearsed to the end"
+        before = f"; before that, {count} would fail on {self.result.device}" if on_devices else ""
+        return f"Incomplete: {where} ({_UNFINISHED[self.result.ending]}){before}"
+
+    def _listed(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        """Without what `stopped` says."""
+        return tuple(each for each in findings if not (self.result.stopped and each.kind in _ENDINGS))
+
+    def _said(self) -> tuple[str, ...]:
+        """What is said beside the findings: why it stopped, with which values it ran, what was assumed."""
+        kind, again, why = self.result.values.partition(": ")
+        return (
+            *((self.result.stopped,) if self.result.stopped else ()),
+            *((f"Computed with {kind} values: {why}",) if again else ()),
+            *(f"Assumed: {each}" for each in self.result.assumed),
+        )
+
+    def sheet(self) -> Sheet:
+        lines = [*map(str, self._listed(self.result.findings)), *self._said()]
+        parts = ", ".join(f"{part} {readable_bytes(size)}" for part, size in self.result.peak.items())
+        size = f"{readable_bytes(self.result.peak_bytes)}" + (f" ({parts})" if parts else "")
+        lines += [f"{self._of_peak()}: {size}"] if self.result.ending != "refused" else []
+        return Sheet(self.headline(), tuple(lines))
+
+    def _of_peak(self) -> str:
+        return f"Peak memory on {self.result.device}{' until it stopped' if self.result.stopped else ''}"
+
+    def page(self) -> Page:
+        failing = tuple(map(_point, self._listed(self.result.failing)))
+        notes = tuple(_point(each) for each in self.result.findings if each.is_note)
+        count = counted(len(failing), "place")
+        return Page(
+            "Rehearsal",
+            self.headline(),
+            lines=self._said(),
+            figures=(
+                Figure("would fail", "incomplete", f"{count} so far", "bad")
+                if self.result.stopped
+                else Figure("would fail", count, "", "good" if self.result.ok else "bad"),
+                Figure(
+                    "peak memory", readable_bytes(self.result.peak_bytes), self._of_peak().removeprefix("Peak memory ")
+                ),
+            ),
+            points=(Points("Would fail", failing, "bad"), Points("Notes", notes)),
+            bars=(SizeBar(self._of_peak(), tuple(self.result.peak.items())),),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "device": str(self.result.device),
+            "ok": self.result.ok,
+            "ending": self.result.ending,
+            "findings": [finding._asdict() for finding in self.result.findings],
+            "peak_bytes": self.result.peak_bytes,
+            "peak": self.result.peak,
+            "stopped": self.result.stopped,
+            "stopped_at": self.result.stopped_at,
+            "values": self.result.values,
+            "assumed": list(self.result.assumed),
+        }
+
+
+_ENDINGS = {"error", "dtype"}  # the kinds of what ends a step: `stopped` says the same
+
+
+_UNFINISHED = {
+    "error": "the step raised an error, which is not about devices",
+    "device": "an error about devices",
+    "limit": "a limit of the rehearsal, not an error of the step",
+}
+
+
+def _point(finding: Finding) -> Point:
+    is_cell = shown(finding.file).startswith("In[")
+    place = shown(finding.file) if is_cell else finding.file
+    return Point(finding.kind, f"{place}:{finding.line}", finding.why, finding.remedy, quote=finding.code.strip())
