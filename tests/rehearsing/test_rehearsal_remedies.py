@@ -12,7 +12,7 @@ import torch.fx
 from torch import nn
 
 import torchmove as tm
-from torchmove.rehearsing import calls
+from torchmove.rehearsing import provenance
 
 BEFORE = """
 import collections
@@ -214,7 +214,7 @@ WITHOUT_POSITIONS = {
 
 @pytest.mark.parametrize("name", WITHOUT_POSITIONS)
 def test_without_the_positions_of_calls_no_remedy_names_the_wrong_one(name, monkeypatch):
-    monkeypatch.setattr(calls.Running, "_end", lambda _: None)
+    monkeypatch.setattr(provenance.Running, "_end", lambda _: None)
     body, batch, _ = FOUND[name]
     found = tm.rehearse(step_of(body), torch.nn.Linear(4, 4), batch())
     assert [each.remedy for each in found.failing] == WITHOUT_POSITIONS[name], str(found)
