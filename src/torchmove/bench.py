@@ -1,6 +1,6 @@
-"""Measure how fast a training state moves on this machine, by several methods that alternate.
+"""Measure how fast a training state moves on this machine, with several methods in turns.
 
-Each method has a state of its own, a transformer with AdamW in mid-training, so that none profits from the memory of
+Each method has a state of its own, a transformer with AdamW in mid-training, so that none reuses the memory of
 another. The reference is `Module.to` with a loop over `optimizer.state`; the limit is a copy of pinned memory.
 """
 
@@ -111,7 +111,7 @@ class ByTorchmove:
 
 
 class Link:
-    """Copy pinned memory to the device and back: the most that the link can do."""
+    """Copy pinned memory to the device and back: the limit of the link."""
 
     def __init__(self, device: torch.device) -> None:
         self._host = torch.zeros(LINK_BYTES, dtype=torch.uint8, pin_memory=True)

@@ -19,7 +19,7 @@ class NoSuchDevice(Exception):
 
 
 def resolve_device(to: torch.device | str | int) -> torch.device:
-    """The device that `to` stands for, with its index. Raises NoSuchDevice."""
+    """The device that `to` names, with its index. Raises NoSuchDevice."""
     device = _auto() if isinstance(to, str) and to == "auto" else _parse(to)
     if device.type == "meta":
         raise NoSuchDevice("tensors on the meta device have no data: moving there would lose all of it")
@@ -112,8 +112,8 @@ def _parse(to: torch.device | str | int) -> torch.device:
         return torch.device(to)
     except (RuntimeError, TypeError) as error:
         if not isinstance(to, (str, int)):
-            raise NoSuchDevice(f"a {type(to).__name__} is not a device") from error
-        raise NoSuchDevice(f"{to!r} is not a device: {str(error).splitlines()[0]}") from error
+            raise NoSuchDevice(f"{type(to).__name__} is not a device") from error
+        raise NoSuchDevice(f"{to!r} is not a device; this machine has {available_devices()}") from error
 
 
 def _count(device: torch.device) -> int | None:

@@ -19,7 +19,7 @@ class Result:
         return f"<{type(self).__name__}: {report(self).sheet().title}>"
 
     def __str__(self) -> str:
-        state = random.getstate()  # rich draws from Python's generator as it is imported, and for links
+        state = random.getstate()  # rich uses Python's random generator when it is imported, and for links
         try:
             from torchmove.reporting import report, text
 

@@ -177,7 +177,7 @@ def test_the_names_that_are_read_are_those_that_torch_allows():
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "ASGD", "LBFGS", "Rprop"])
-def test_real_optimizers_are_recognised_and_survive(tmp_path, kind):
+def test_real_optimizers_are_recognized_and_survive(tmp_path, kind):
     model = nn.Linear(3, 2)
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **({"momentum": 0.9} if kind == "SGD" else {}))
 
@@ -349,7 +349,7 @@ class Sparse(io.FileIO):
         return super().write(content) if len(content) < 1 << 20 else self.seek(len(content), 1) and len(content)
 
 
-def test_so_is_one_beyond_four_gigabytes(tmp_path, monkeypatch):
+def test_a_file_beyond_four_gigabytes_packed_again_is_the_same_file(tmp_path, monkeypatch):
     file = tmp_path / "a.pt"
     with FakeTensorMode(), torch.serialization.skip_data(materialize_fake_tensors=True):
         sizes = (3 << 30, 5 << 30, 7, 0, (4 << 30) - 1, 4 << 30)
@@ -450,11 +450,11 @@ def test_a_key_that_is_not_equal_to_itself_is_refused_in_a_line(tmp_path):
 
 
 @pytest.mark.parametrize("to", ["meta", "xla", "nonsense", "cuda:x", ""])
-def test_a_place_that_is_none_is_refused(tmp_path, to):
+def test_an_invalid_device_is_refused(tmp_path, to):
     assert refused(lambda: relocate(save(tmp_path / "a.pt", training()), to, out=tmp_path / "b.pt")) == "R060"
 
 
-def test_what_is_there_stays_unless_it_may_go(tmp_path):
+def test_an_existing_file_stays_unless_overwrite_is_given(tmp_path):
     file, out = save(tmp_path / "a.pt", training()), tmp_path / "b.pt"
     out.write_bytes(b"mine")
     assert refused(lambda: relocate(file, out=out)) == "R069"

@@ -212,7 +212,7 @@ def test_help_has_an_example_for_every_command():
         assert f"Example: torchmove {name}" in shown.output
 
 
-def test_it_is_a_module_too():
+def test_python_dash_m_runs_the_same_command():
     ran = subprocess.run([sys.executable, "-m", "torchmove", "--version"], capture_output=True, text=True, check=False)
     assert ran.stdout == run("--version").output
 
@@ -269,7 +269,7 @@ def test_the_shell_completes_commands_and_devices(monkeypatch):
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-def test_colours_respect_no_color(monkeypatch, no_color, coloured, folder):
+def test_no_color_turns_colors_off(monkeypatch, no_color, coloured, folder):
     monkeypatch.setenv("NO_COLOR", no_color)
     ran = run("bench", "--device", "cpu", color=True)
     assert ("\x1b[" in ran.stderr) is coloured
@@ -291,14 +291,14 @@ def test_without_a_terminal_there_are_no_colours(folder):
         (["--nosuch"], "No such option '--nosuch'"),
         (["survey"], "Missing argument 'TARGET'. Fix: see torchmove survey --help"),
         (["plan", "program.py:pair"], "Missing option '--to'"),
-        (["survey", "program.py"], "'program.py' names no function. Fix: file.py:function"),
+        (["survey", "program.py"], "'program.py' does not name a function. Fix: file.py:function"),
         (["survey", "elsewhere.py:f"], "the file elsewhere.py does not exist"),
         (["survey", "no.such.module:f"], "no module named no.such.module. Fix: for a file, no.such.module.py"),
         (["survey", "program.py:f"], "program.py has no f; it has Scaled, step, pair"),
-        (["survey", "program.py:number"], "is a int. Fix: name a function that returns the objects"),
-        (["survey", "program.py:model"], "is a Scaled. Fix: name a function that returns the objects"),
-        (["survey", "program.py:needs"], "is called without arguments: missing a required argument: 'config'"),
-        (["survey", "..program:pair"], "names no function. Fix: file.py:function"),
+        (["survey", "program.py:number"], "is int, not a function. Fix: name one that returns the objects"),
+        (["survey", "program.py:model"], "is Scaled, not a function. Fix: name one that returns the objects"),
+        (["survey", "program.py:needs"], "has required arguments (missing a required argument: 'config')"),
+        (["survey", "..program:pair"], "does not name a function. Fix: file.py:function"),
         (["survey", "program.py:pair", "--html", ""], "not a file name. Fix: --html report.html"),
         (["completion"], "Missing argument"),
         (["survey", "program:nothing"], "returned None. Fix: return the objects"),
@@ -308,10 +308,16 @@ def test_without_a_terminal_there_are_no_colours(folder):
         (["survey", "program.py:slip"], "returned weights: cannot search generator for tensors"),
         (["survey", "inner/part.py:build"], "part.py belongs to a package. Fix: run the command in "),
         (["survey", "program.py:pair", "--html", "no/such/folder.html"], "the folder no/such does not exist"),
-        (["rehearse", "program.py:pair"], "returned a Scaled first. Fix: return the step"),
+        (["rehearse", "program.py:pair"], "returned Scaled first, not the step. Fix: return the step"),
         (["rehearse", "program.py:few"], "the step step(net, opt, batch) cannot be called with (Scaled): missing"),
-        (["rehearse", "program.py:named", "--to", "cpu"], "to='cpu': nothing to rehearse there"),
-        (["rehearse", "program.py:named", "--to", "nowhere"], "to='nowhere' is no device that torch knows"),
+        (
+            ["rehearse", "program.py:named", "--to", "cpu"],
+            "to='cpu': a rehearsal simulates an accelerator. Fix: to='cuda'",
+        ),
+        (
+            ["rehearse", "program.py:named", "--to", "nowhere"],
+            "to='nowhere' is not a device that torch knows. Fix: to='cuda'",
+        ),
         (["plan", "program.py:pair", "--to", "nowhere"], "R010 to='nowhere'"),
         (["plan", "program.py:pair", "--to", "twin", "--keep", "model.nosuch"], "R011"),
         (["inspect", "elsewhere.pt"], "does not exist"),
@@ -493,7 +499,7 @@ def test_a_page_never_replaces_what_the_command_reads(folder, saved, command, ov
     for place in (read.name, str(read), f"below/../{read.name}", f"link/{read.name}", "link.html", "twin.html"):
         ran = run(*command.split(), "--html", place, *overwrite)
         assert ran.exit_code == output.REFUSED
-        assert f"R069 {place}: is what this command reads" in ran.stderr
+        assert f"R069 {place}: is a file that this command reads" in ran.stderr
         assert "choose another path" in ran.stderr
         assert ran.stdout == ""
     assert (read.read_bytes(), names(folder)) == (before, there)
@@ -501,19 +507,19 @@ def test_a_page_never_replaces_what_the_command_reads(folder, saved, command, ov
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["program:pair", "package.module:pair", "package:pair"])
-def test_nor_a_module_that_it_reads(folder, target):
+def test_a_page_never_replaces_a_module_that_the_command_imports(folder, target):
     (folder / "package").mkdir()
     (folder / "package" / "__init__.py").write_text("from package.module import pair")
     (folder / "package" / "module.py").write_text((folder / "program.py").read_text())
     place = {"program:pair": "program.py", "package:pair": "package/__init__.py"}.get(target, "package/module.py")
     before = (folder / place).read_text()
     ran = in_a_process("survey", target, "--html", place, "--overwrite")
-    assert "is what this command reads" in ran.stderr
+    assert "is a file that this command reads" in ran.stderr
     assert "it talks while it is loaded" not in ran.stderr  # it has not been loaded for nothing
     assert (folder / place).read_text() == before
 
 
-def test_nor_a_file_of_a_sharded_checkpoint(folder):
+def test_a_page_never_replaces_a_file_of_a_sharded_checkpoint(folder):
     model = forged.index(folder / "model", {"a": "a.bin", "b": "b.bin"})
     for name in "ab":
         torch.save({name: torch.ones(2)}, model / f"{name}.bin")
@@ -524,7 +530,7 @@ def test_nor_a_file_of_a_sharded_checkpoint(folder):
         for place in (f"model/{index}", "model/a.bin", "model/b.bin", "twin.html"):
             ran = run("inspect", given, "--html", place, "--overwrite")
             assert "R069" in ran.stderr
-            assert "is what this command reads" in ran.stderr
+            assert "is a file that this command reads" in ran.stderr
     assert sorted(each.name for each in model.iterdir()) == ["a.bin", "b.bin", index]
     assert run("inspect", "model").exit_code == output.FINE
 
@@ -625,7 +631,7 @@ def test_the_help_says_what_a_page_replaces(command):
 
 
 @pytest.mark.slow
-def test_nobody_listens_any_more(folder):
+def test_a_closed_pipe_ends_the_command_quietly(folder):
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-c", MAIN, "survey", "program.py:pair"]
@@ -674,10 +680,10 @@ def test_a_step_that_ends_the_program_is_not_fine(folder):
 @pytest.mark.parametrize(
     ("arguments", "code", "first"),
     [
-        ("program.py:with_namespace", output.FINDINGS, "1 place would fail on cuda:0"),
+        ("program.py:with_namespace", output.FINDINGS, "1 device error on cuda:0"),
         ("program.py:with_namespace --state batch", output.FINE, "No device error found"),
         ("program.py:decided", output.FINE, "No device error found"),
-        ("program.py:decided --strict-devices", output.FINDINGS, "1 place would fail on cuda:0"),
+        ("program.py:decided --strict-devices", output.FINDINGS, "1 device error on cuda:0"),
         ("program.py:refused", output.REFUSED, "Incomplete: the step was not run"),
         ("program.py:undecided", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
         ("program.py:erring", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
@@ -688,13 +694,13 @@ def test_a_rehearsal_ends_with_a_code_of_its_own(arguments, code, first, folder)
     ran = run("rehearse", *arguments.split())
     assert ran.exit_code == code
     assert ran.stdout.startswith(first)
-    assert ("it fails as well: ValueError" in ran.stdout) is ("--confirm-errors" in arguments)
+    assert ("the step also raises ValueError" in ran.stdout) is ("--confirm-errors" in arguments)
 
 
 def test_a_state_that_was_not_returned_is_refused(folder):
     ran = run("rehearse", "program.py:named", "--state", "ema")
     assert ran.exit_code == output.REFUSED
-    assert "--state ema: program.py:named returned no such object; it returned net, opt, batch" in ran.stderr
+    assert "--state ema: program.py:named returned no object of this name, but net, opt, batch" in ran.stderr
 
 
 def test_a_step_alone_is_rehearsed(folder):
@@ -705,7 +711,7 @@ def test_a_step_alone_is_rehearsed(folder):
     assert "model.weight is on cpu" in ran.stdout or "model.bias is on cpu" in ran.stdout
     named = run("rehearse", "alone.py:build", "--state", "model")
     assert named.exit_code == output.REFUSED
-    assert "--state model: alone.py:build returned no such object; it returned only the step" in named.stderr
+    assert "--state model: alone.py:build returned no object of this name, but only the step" in named.stderr
 
 
 @pytest.mark.parametrize(
@@ -733,7 +739,7 @@ def test_a_syntax_error_names_its_own_line(folder):
     assert "importlib" not in ran.stderr
 
 
-def test_an_error_at_import_is_none_of_the_function(folder):
+def test_an_error_at_import_is_not_reported_as_an_error_of_the_function(folder):
     (folder / "failing.py").write_text("import json\n\n\ndef build():\n    pass\n\n\njson.loads('{')\n")
     ran = run("rehearse", "failing.py:build")
     assert ran.exit_code == output.ERROR
@@ -758,7 +764,7 @@ def test_a_state_that_cannot_move_ends_the_plan_with_two(folder):
 def test_rehearse_ends_with_one_where_a_line_would_fail(target, path, folder):
     ran = run("rehearse", target, "--moved-by", "to")
     assert ran.exit_code == output.FINDINGS
-    assert "1 place would fail on cuda:0" in ran.stdout
+    assert "1 device error on cuda:0" in ran.stdout
     assert path.split(".")[1] in ran.stdout
     assert run("rehearse", target).exit_code == output.FINE
     assert json.loads(run("rehearse", target, "--json").stdout)["ok"]
@@ -804,11 +810,11 @@ def test_ctrl_c_ends_the_demo(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_demo_tells_its_story_and_leaves_nothing(folder):
+def test_the_demo_prints_its_steps_and_leaves_no_files(folder):
     before = sorted(folder.iterdir())
     ran = in_a_process("demo")
     assert ran.returncode == output.FINE, ran.stderr
-    assert "2 places would fail on cuda:0" in ran.stdout
+    assert "2 device errors on cuda:0" in ran.stdout
     assert "train.py:20  return (x @ self.weight) * self.table" in ran.stdout
     assert "No device error found" in ran.stdout
     assert ran.stdout.rstrip().endswith("the next training step ran there")

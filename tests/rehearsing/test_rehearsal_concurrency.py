@@ -98,7 +98,7 @@ def averaged(average, model):
 
 
 @pytest.mark.parametrize("daemon", [False, True])
-def test_a_thread_that_nobody_waits_for_ends_before_the_weights_are_real_again(daemon):
+def test_a_thread_that_is_not_joined_ends_before_the_weights_are_real_again(daemon):
     model, average = (nn.Sequential(*(nn.Linear(4, 4) for _ in range(20))) for _ in range(2))
 
     def step(model, average, batch):
@@ -112,7 +112,7 @@ def test_a_thread_that_nobody_waits_for_ends_before_the_weights_are_real_again(d
 
 
 @pytest.mark.parametrize("daemon", [False, True])
-def test_a_thread_that_never_ends_is_told_of_unless_a_daemon_and_called_off(daemon):
+def test_a_thread_that_does_not_end_is_reported_unless_it_is_a_daemon_and_is_ended(daemon):
     model = nn.Linear(2, 2)
 
     def forever(model, optimizer, batch):
@@ -205,7 +205,7 @@ def test_a_rehearsal_within_a_thread_of_a_rehearsal_is_refused_and_does_not_hang
         tm.rehearse(lambda model: model, model)
 
     rehearsed = tm.rehearse(lambda model: in_a_thread(inner, model), nn.Linear(2, 2))
-    assert "RuntimeError: a rehearsal is under way" in rehearsed.stopped
+    assert "RuntimeError: another rehearsal is running" in rehearsed.stopped
 
 
 def test_threads_of_others_are_left_alone():

@@ -547,7 +547,7 @@ def test_another_error_without_the_simulation_confirms_nothing():
 
     found = tm.rehearse(step, torch.nn.Linear(4, 4), torch.ones(2, 4), confirm_errors=True)
     # A TypeError of a torch without CUDA; with CUDA and without a GPU a RuntimeError.
-    failed = "not confirmed: without the simulation, on the CPU, it fails with "
+    failed = "not confirmed: without the simulation, on the CPU, the step raises "
     assert f"{failed}TypeError" in found.stopped or f"{failed}RuntimeError: Found no NVIDIA driver" in found.stopped
 
 
@@ -572,7 +572,7 @@ def test_an_agent_that_sends_its_own_is_given(load, end, ok):
     agent = module.Agent()
     found = tm.rehearse(module.step, agent)
     assert bool(found) == ok, str(found)
-    assert found.assumed == ("of agent (class Agent), what its code sends is on cuda:0",)
+    assert found.assumed == ("of agent (class Agent), the tensors that its code moves are on cuda:0",)
     if not ok:
         assert found.failing[0].remedy == 'in Agent: self.scale = self.scale.to("cuda")'
     assert tm.rehearse(module.step, agent, state=[agent]).ok
@@ -687,7 +687,7 @@ def test_a_trainer_that_is_told_to_stay_on_the_cpu_does(load):
     x = __import__("torch").ones(2, 4)
     found = tm.rehearse(load(HEAD + TOLD.format(where="self.where", gpu=False)).trainer.train, x)
     assert not found.failing
-    assert "nothing was on cuda:0 at any time" in found.stopped
+    assert "no tensor was on cuda:0" in found.stopped
     found = tm.rehearse(load(HEAD + TOLD.format(where="'cuda'", gpu=False)).trainer.train, x)
     assert [each.kind for each in found.failing] == ["loss"], str(found)
     assert tm.rehearse(load(HEAD + TOLD.format(where="self.where", gpu=True)).trainer.train, x).ok

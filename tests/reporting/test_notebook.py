@@ -123,10 +123,10 @@ def test_a_cells_result_is_shown_as_a_page_and_as_text(notebook, name):
     assert "<iframe" in data["text/html"]
 
 
-def test_an_assertion_has_the_words(notebook):
+def test_a_failed_assertion_shows_the_rehearsal(notebook):
     (error,) = notebook["assert"]
     assert (error.output_type, error.ename) == ("error", "AssertionError")
-    assert error.evalue.startswith("1 place would fail on cuda:0")
+    assert error.evalue.startswith("1 device error on cuda:0")
     assert "Fix: batch = batch.to" in error.evalue
 
 

@@ -321,7 +321,7 @@ def nouns_without_a_state() -> dict[str, tm.Plan | Any]:
 
 
 @pytest.mark.parametrize("name", ["Rehearsal", "ByRank", "Swap"])
-def test_a_noun_without_tensors_has_a_page_too(name):
+def test_a_result_without_tensors_has_a_page_too(name):
     noun = nouns_without_a_state()[name]
     page = noun.to_html()
     read = Read(page)
@@ -570,7 +570,7 @@ def test_columns_sort_both_ways_and_back(show, plan):
     assert paths(page) == unsorted
 
 
-def test_before_and_after_are_the_colours_of_the_devices(show, plan):
+def test_before_and_after_have_the_colors_of_the_devices(show, plan):
     page = show(plan)
     bar = page.locator("#totals table").first
     assert page.locator("#map .cell.d0").count()
@@ -613,7 +613,7 @@ def test_what_is_hidden_in_a_part_lights_that_part_up(show):
     wait_for_lit(page, "#map", 1)
 
 
-def test_a_place_that_is_named_leads_to_its_tensor(show):
+def test_a_printed_path_fetches_its_tensor(show):
     model = Model()
     page = show(tm.verify(model, on="twin:0"))
     page.locator(".points summary").click()
@@ -743,7 +743,7 @@ def test_fifty_thousand_tensors_open_and_can_be_used(show):
 
 
 @pytest.mark.parametrize("make", ZOO.values(), ids=ZOO)
-def test_the_page_of_every_animal_opens(make, show):
+def test_the_page_of_every_state_of_the_zoo_opens(make, show):
     inventory = tm.survey(*make().objects)
     page = show(inventory)
     if inventory.tensors:

@@ -53,7 +53,7 @@ def check_page(out: str, sources: Collection[Path], *, overwrite: bool) -> bool:
     place = Path(out)
     if out.endswith(os.sep):
         raise Unfit("R073", "is the name of a folder, but a page is a file", "add a file name")
-    refuse_source(place, sources, "is what this command reads")
+    refuse_source(place, sources, "is a file that this command reads")
     replaces = overwrite or _is_page(place)
     refuse_taken(place, folder=False, overwrite=replaces)
     _refuse_parent(place)

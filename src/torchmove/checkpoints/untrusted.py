@@ -1,9 +1,9 @@
 """A checkpoint file that may be anything: refusals, reading its bytes and JSON, and a budget for the work it may cause.
 
-Honest files take work in proportion to their length. A malicious file is short and takes endless work: it refers to one
-dict from everywhere, calls a function on it again and again, or has keys with equal hashes. So the readers and the walk
-spend units of one Budget; when it is used up, the file is refused (R067). A unit is about a third of a microsecond, or
-eight bytes of memory:
+Ordinary files need work in proportion to their length. A malicious file is short and causes endless work: it refers to
+one dict from everywhere, calls a function on it again and again, or has keys with equal hashes. So the readers and the
+walk spend units of one Budget; when it is used up, the file is refused (R067). A unit is about
+a third of a microsecond, or eight bytes of memory:
 
 - a step of a pickle: 1, and more for what it makes (`unpickling.py`): a list 16, a call 40, a copied text its length;
 - a call: what its arguments hold, since it may go through all of that (`pickled_objects.weight`);

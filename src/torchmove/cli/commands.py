@@ -68,7 +68,12 @@ def survey(target: Target, answer: Answer) -> None:
 @click.command(epilog="Example: torchmove plan train.py:build --to cuda --keep 'model.*.table'")
 @_TARGET
 @_to(required=True, help="The device to move to; auto: the machine's accelerator.")
-@click.option("--keep", multiple=True, metavar="PATTERN", help="Path pattern of what stays, with *. Repeatable.")
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="PATTERN",
+    help="Path pattern of tensors that stay where they are; * matches anything. Repeatable.",
+)
 @reporting
 @click.pass_context
 def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], answer: Answer) -> None:
@@ -103,7 +108,9 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
     help="Compute with shapes only or with real values; auto: real values for a small state.",
 )
 @click.option("--state", multiple=True, metavar="NAME", help="Treat this argument of the step as state. Repeatable.")
-@click.option("--strict-devices", is_flag=True, help="Report devices chosen at import, on a machine without a GPU.")
+@click.option(
+    "--strict-devices", is_flag=True, help="Report devices that were chosen at import because there is no GPU here."
+)
 @click.option("--confirm-errors", is_flag=True, help="If the step raises an error, run it again without simulation.")
 @reporting
 @click.pass_context
@@ -145,7 +152,7 @@ def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
     if isinstance(step, nn.Module) or not callable(step):
         kind = type(step).__name__
         raise click.UsageError(
-            f"{target.spec} returned a {kind} first. Fix: return the step, then its arguments: "
+            f"{target.spec} returned {kind} first, not the step. Fix: return the step, then its arguments: "
             "`return train_step, model, optimizer, batch`"
         )
     try:
@@ -168,7 +175,7 @@ def _states(target: Target, named: dict[str, Any], names: tuple[str, ...]) -> tu
     unknown = [name for name in names if name not in named]
     if unknown:
         returned = ", ".join(named) or "only the step"
-        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no such object; it returned {returned}")
+        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no object of this name, but {returned}")
     return tuple(named[name] for name in names)
 
 
@@ -260,9 +267,9 @@ def devices(as_json: bool) -> None:
 def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
     """Measure how fast a training state moves on this machine.
 
-    Moves a transformer and its AdamW optimizer to the device and back: by Module.to and a loop over the optimizer's
-    state, by tm.move, and by tm.move(verify="bytes"). On CUDA also copies pinned memory, the most that the link can do.
-    The ways are measured in turns. The state takes at most a quarter of the free memory.
+    Moves a transformer and its AdamW optimizer to the device and back, in turns: with Module.to and a loop over
+    optimizer.state, with tm.move, and with tm.move(verify="bytes"). On CUDA it also copies pinned memory, which shows
+    the limit of the link. The state takes at most a quarter of the free memory.
     """
     from torchmove import bench as measuring
 

@@ -1,6 +1,6 @@
-"""Print what a command answers: as text, JSON or an HTML page, errors in one line, and the exit code.
+"""Print the result of a command as text, JSON or an HTML page; errors in one line; exit codes.
 
-stdout is for answers alone, whatever the user's code prints. The page of `--html` never replaces a file that the
+stdout is for results only, whatever the user's code prints. The page of `--html` never replaces a file that the
 command reads, nor another file without --overwrite; it is written complete or not at all.
 """
 

@@ -118,7 +118,7 @@ class Decided:
         repoint_all(self._repoints, undo)
 
     def decides(self, value: RememberedDevice) -> bool:
-        """Is this one of the values chosen on a machine without the device?"""
+        """Whether this value was chosen on a machine without the device."""
         return any(value.holder is each.value.holder and value.what == each.value.what for each in self._repoints)
 
     def values_in(self, inventory: Inventory, roots: Mapping[str, Any]) -> None:
@@ -297,7 +297,7 @@ class Decided:
         return type(value) in (str, bool) and self._is_candidate(value)
 
     def _is_unset(self, value: Any, name: str, owners: tuple[str, ...]) -> bool:
-        """Is it None for lack of an accelerator: `self.device = torch.accelerator.current_accelerator()`?"""
+        """Whether it is None for lack of an accelerator: `self.device = torch.accelerator.current_accelerator()`."""
         return value is None and any(
             self.reasons.is_current_accelerator(source, each.value, each.scope)
             for source in self._sources
@@ -552,7 +552,7 @@ class Decided:
         )
 
     def _made_there_by(self, source: Source, made: ast.expr) -> bool:
-        """Does a function move the model first, and then create the optimizer or load its state?"""
+        """Whether a function moves the model first, and then creates the optimizer or loads its state."""
         call, index = (made.value, made.slice) if isinstance(made, ast.Subscript) else (made, None)
         scope = called(call) if isinstance(call, ast.Call) else ""
         for each in source.returns.get(scope, ()):
@@ -575,7 +575,7 @@ class Decided:
         return False
 
     def _holds(self, name: str, parameters: list[torch.Tensor]) -> bool:
-        """Is the variable a module that contains the first of these parameters?"""
+        """Whether the variable is a module that contains the first of these parameters."""
         value = next((each for one, each in self._variables() if one == name), None)
         return isinstance(value, torch.nn.Module) and any(each is parameters[0] for each in parameters_in(value))
 
@@ -592,7 +592,7 @@ class Decided:
             self.generators += made
 
     def _all_placed(self, name: str, index: int) -> bool:
-        """Is this argument on the device in every call of a class?"""
+        """Whether every call of a class passes this argument on the device."""
         calls = [(source, *each) for source in self._sources for each in source.calls.get(name, ())]
         return bool(calls) and all(
             len(call.args) > index and self.placements.given(source, call.args[index], scope)
@@ -604,13 +604,13 @@ class Decided:
         return bool(calls) and all(self.placements.given(*each) for each in calls)
 
     def sends_its_own(self, holder: Any) -> bool:
-        """Do the methods of an instance of the program's class move what it holds?"""
+        """Whether the methods of an instance of the program's class move the tensors that it holds."""
         return type(holder) in self.around.classes and (
             self._add_own(holder, set()) or self._add_inherited(holder, set()) or self._sends_to_the_cpu(holder)
         )
 
     def _sends_to_the_cpu(self, holder: Any) -> bool:
-        """Does a method move an attribute to a chosen device that is the CPU on every machine?"""
+        """Whether a method moves an attribute to a chosen device that is the CPU on every machine."""
         own, off = _owners(holder), self.placements.switched_off
         names = [name for name, _ in _attributes_of(holder)]
         assigned = [each for source in self._sources for name in names for each in source.attributes.get(name, ())]
@@ -675,7 +675,7 @@ class Decided:
                 self._add(each, there)
 
     def _was_sent(self, name: str, value: Any, scope: str = "") -> bool:
-        """Was a global or closure variable moved? `z.to(device)` moves a module in place, but not a tensor."""
+        """Whether a global or closure variable was moved. `z.to(device)` moves a module in place, but not a tensor."""
 
         def found(source: Source) -> Line | None:
             inner = scope
@@ -698,7 +698,7 @@ class Decided:
         return [one for key, one in pairs if not _is_plain(one) and self._element_was_sent(name, key, one)]
 
     def _was_filled(self, name: str) -> bool:
-        """Did functions that have run fill it with tensors on the device: `def keep(x): rows.append(x)`?"""
+        """Whether functions that have run put tensors on the device into it: `def keep(x): rows.append(x)`."""
 
         def found(source: Source) -> Line | None:
             scopes = {scope for scope, one in source.names if scope and one == f"{name}[]"}
@@ -715,7 +715,7 @@ class Decided:
         return self._first(lambda source: self.placements.part(source, name, key)) is not None
 
     def _was_returned(self, name: str) -> bool:
-        """Does a function return a moved variable with the name of this parameter of the step?"""
+        """Whether a function returns a moved variable with the name of this parameter of the step."""
 
         def found(source: Source) -> Line | None:
             made = [each for scope in _makers(source, name) for each in source.names[scope, name]]
@@ -725,7 +725,7 @@ class Decided:
         return self._first(found) is not None
 
     def _is_sent_global(self, value: Any) -> bool:
-        """Is it also a global variable of the program that was moved?"""
+        """Whether it is also a global variable of the program that was moved."""
         names = {name for name, each in self._variables() if each is value}
         return any(self._was_sent(name, value) for name in names)
 
@@ -749,7 +749,7 @@ class Decided:
         return own
 
     def _ran_before(self, source: Source, scope: str) -> bool:
-        """Did a method run before the step, judging by the calls outside the functions that the step runs?"""
+        """Whether a method ran before the step, judging by the calls outside the functions that the step runs."""
         name = scope.rpartition(".")[2]
         during = {each.__qualname__ for each in self.around.functions} - {f"{scope.rpartition('.')[0]}.__init__"}
         calls = (at for _, _, at in self.reasons.calls_of(source, scope))
@@ -805,7 +805,7 @@ class Decided:
         elif value is not None:
             kind = getattr(value, "__name__", type(value).__name__)
             self.assumed.append(
-                f"{name} stays a {kind}, as {line} decided where there is no {self.home.type}; make it in the step"
+                f"{name} stays a {kind}: {line} created it on a machine without {self.home.type}; create it in the step"
             )
         return made
 
@@ -885,7 +885,7 @@ class Decided:
         return is_candidate(value, self.home)
 
     def _is_no_accelerator(self, value: Any, file: str, name: str, scope: str = "") -> bool:
-        """Is it None for lack of an accelerator: `device = torch.accelerator.current_accelerator()`?"""
+        """Whether it is None for lack of an accelerator: `device = torch.accelerator.current_accelerator()`."""
         variable = ast.Name(name, ast.Load())
         return value is None and self.reasons.is_current_accelerator(self.reasons.source(file), variable, scope)
 
@@ -968,7 +968,7 @@ def _part_of(whole: Any, path: str) -> Any:
 
 
 def _is_made(source: Source, assigned: Assigned) -> bool:
-    """Is the assigned value the result of a call, directly or through a variable?"""
+    """Whether the assigned value is the result of a call, directly or through a variable."""
     value = assigned.value
     if isinstance(value, ast.Name):
         before = source.names.get((assigned.scope, value.id), [])
@@ -1025,7 +1025,7 @@ _WITHOUT_DEVICE = {"autocast": 0, "GradScaler": 4}  # the same for torch.cuda.am
 
 
 def switched_off_by(around: Captured, inventory: Inventory, caller: str, home: torch.device) -> SwitchedOff:
-    """Return a predicate: was an autocast region or a scaler disabled by the call that created it?"""
+    """Return a predicate: whether an autocast region or a scaler was disabled by the call that created it."""
     reasons = Reasons()
     again = Again(reasons, home)
     files = dict.fromkeys([*(each.__code__.co_filename for each in around.functions), *([caller] if caller else ())])

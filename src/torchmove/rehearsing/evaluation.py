@@ -74,7 +74,7 @@ class NeverCalled(CannotTell):
 
 
 def is_candidate(value: Any, home: torch.device) -> bool:
-    """May it depend on the device: another device or its name, a tensor type, or a switch that is off?"""
+    """Whether a value may depend on the device: another device or its name, a tensor type, or a switch that is off."""
     if isinstance(value, torch.device):
         return value.type != home.type
     if isinstance(value, type):
@@ -95,7 +95,7 @@ def on_device(value: Any, home: torch.device) -> Any:
 
 
 def is_for_the_cpu(value: Any, home: torch.device) -> bool:
-    """Does it replace mixed precision on a machine without the device: None, nullcontext, a CPU region or scaler?"""
+    """Whether it replaces mixed precision on a CPU machine: None, nullcontext, a CPU region or scaler."""
     if isinstance(value, torch.autocast):
         return bool(value.device != home.type)
     if isinstance(value, functools.partial):
@@ -147,7 +147,7 @@ class Again:
         return any(self.truth(each.value, source, each.scope, space) for each in runs) or None
 
     def _runs(self, assigned: Assigned, source: Source, space: Mapping[str, Any]) -> bool | None:
-        """Would the statement run, given the conditions around it? None if unknown."""
+        """Whether the statement would run, given the conditions around it; None if unknown."""
         answers = {self.truth(test, source, assigned.scope, space) for test in assigned.tests}
         return False if False in answers else None if None in answers else True
 
@@ -158,28 +158,28 @@ class Again:
             return None
 
     def stays(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> bool:
-        """Is a chosen device the CPU on every machine, because of a switch that is off or a later statement?"""
+        """Whether a chosen device is the CPU on every machine, because of a switch that is off or a later statement."""
         with suppress(Exception):  # its names may have been rebound
             return _is_of_cpu(self._by_statements(reversed(assigned), source, space), self.home)
         return False
 
     def is_cpu(self, device: ast.expr, source: Source, scope: str) -> bool:
-        """Is a chosen device the CPU on every machine, or a chosen switch off?"""
+        """Whether a chosen device is the CPU, or a chosen switch off, on every machine."""
         with suppress(Exception):  # its names may have been rebound
             return _is_of_cpu(self.value(device, source, scope, self.space_of(source)), self.home)
         return False
 
     def never_runs(self, assigned: Assigned, source: Source) -> bool:
-        """Is a statement skipped on every machine, because of a switch that nothing changes?"""
+        """Whether every machine skips a statement, because of a switch that nothing changes."""
         tests = (each for each in assigned.tests if not isinstance(each, ast.Constant))  # a constant marks a handler
         return any(self.is_off(each, source, assigned.scope) for each in tests)
 
     def is_off(self, test: ast.expr, source: Source, scope: str) -> bool:
-        """Is a test false on every machine, given only values that nothing changes?"""
+        """Whether a test is false on every machine, given only values that nothing changes."""
         return self._is_settled(test, source, scope) and self.truth(test, source, scope, self.space_of(source)) is False
 
     def _is_settled(self, test: ast.expr, source: Source, scope: str) -> bool:
-        """Does the test read only variables that are bound once, and not to a number or container?"""
+        """Whether the test reads only variables that are bound once, and not to a number or container."""
         space = self.space_of(source)
         for name in {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}:
             found_in, assigned = assigned_to(name, source, scope)
@@ -663,7 +663,7 @@ class Placements:
         return [device for device in asked if not isinstance(device, ast.Constant)]
 
     def _stays(self, device: ast.expr, where: Where) -> bool:
-        """Does a device expression or condition give the CPU on every machine, because a switch is off?"""
+        """Whether a device expression or condition gives the CPU on every machine, because a switch is off."""
         if device in where.tests:
             return self.again.is_off(device, where.source, where.scope)
         if isinstance(device, ast.Name):
@@ -690,7 +690,7 @@ class Placements:
         return self.placed(device, where, deep)
 
     def _makes(self, node: ast.Call, name: str, source: Source) -> bool:
-        """Does the call create tensors on the default device?"""
+        """Whether the call creates tensors on the default device."""
         return name in _FACTORIES or name in source.classes or (name[:1].isupper() and _is_torchs(source, node.func))
 
     def _followed(self, node: ast.Call, name: str, where: Where) -> list[ast.expr]:
@@ -723,7 +723,7 @@ class Placements:
         return self._returned_by(self.reasons.source(file), original, deep, is_tensor=where.is_tensor)
 
     def _is_alias(self, source: Source, name: str, scope: str) -> bool:
-        """Is it an alias of a tensor type or of a lambda: `Tensor = torch.cuda.FloatTensor if cuda else ...`?"""
+        """Whether it is an alias of a tensor type or a lambda: `Tensor = torch.cuda.FloatTensor if cuda else ...`."""
         assigned = source.names.get((scope, name)) or source.names.get(("", name), [])
         return any(
             isinstance(inner, ast.Lambda) or (isinstance(inner, ast.Attribute) and inner.attr.endswith("Tensor"))
@@ -733,7 +733,7 @@ class Placements:
 
 
 def is_made_on_cpu(value: ast.expr) -> bool:
-    """Is it a factory call without a device: `torch.rand(4)`, `torch.rand(4).float()`?"""
+    """Whether it is a factory call without a device: `torch.rand(4)`, `torch.rand(4).float()`."""
     if not isinstance(value, ast.Call) or any(each.arg in ("device", None) for each in value.keywords):
         return False
     inner = value.func.value if isinstance(value.func, ast.Attribute) else None
@@ -743,7 +743,7 @@ def is_made_on_cpu(value: ast.expr) -> bool:
 
 
 def _brings_back(each: Assigned) -> bool:
-    """Does the statement move to the CPU, as in `model.cpu()`?"""
+    """Whether the statement moves to the CPU, as in `model.cpu()`."""
     calls = [node for node in ast.walk(each.value) if isinstance(node, ast.Call)] if each.is_sent else []
     return any(called(call) == "cpu" or (called(call) == "to" and _names_the_cpu(call)) for call in calls)
 
@@ -767,7 +767,7 @@ def sent_itself(source: Source, owners: Iterable[str]) -> list[Assigned]:
 
 
 def _is_of_a_module(source: Source, func: ast.Attribute) -> bool:
-    """Is it a function of a module or class, such as `torch.cat`, rather than a method of an imported value?"""
+    """Whether it is a function of a module or class, such as `torch.cat`, rather than a method of an imported value."""
     root: ast.expr = func
     while isinstance(root, ast.Attribute):
         root = root.value

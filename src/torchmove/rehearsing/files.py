@@ -27,7 +27,7 @@ from torchmove.rehearsing.origins import loaded_on_cpu
 from torchmove.rehearsing.replacement import put_in_place
 from torchmove.rehearsing.tensors import CPU, StandIn, place_of
 
-_WHY = "saving waits for the device and brings values to the CPU; a rehearsal does not write the file"
+_WHY = "saving waits for the device and copies values to the CPU; a rehearsal does not write the file"
 
 
 @contextmanager
@@ -70,7 +70,7 @@ class _Files:
             path = _path_of(file)
             if path in self.written and self.company.is_on_stage():
                 if self.written[path] is None:
-                    raise CannotGoOn(f"this reads {os.path.basename(path)}, which the step has saved")
+                    raise CannotGoOn(f"this line reads {os.path.basename(path)}, which the step saved without values")
                 return open_now(io.BytesIO(self.written[path] or b""), *mode)
             return open_now(file, *mode)
 
@@ -90,7 +90,7 @@ class _Files:
                 self._keep(path, content)
             elif hasattr(target, "write"):
                 if content is None:
-                    raise CannotGoOn("this saves values to memory")
+                    raise CannotGoOn("this line saves values, which shape-only mode does not compute")
                 target.write(content)
 
         return saved

@@ -10,11 +10,11 @@ import torch
 from torchmove.rehearsing.provenance import shown
 from torchmove.results import Result
 
-_NOTES = {"synchronises", "decided"}
+_NOTES = {"synchronizes", "decided"}
 
 
 class Finding(NamedTuple):
-    """A line of the user's code that would fail, or a note (kinds `synchronises` and `decided`)."""
+    """A line of the user's code that would fail, or a note (kinds `synchronizes` and `decided`)."""
 
     file: str
     line: int
@@ -77,4 +77,4 @@ class Rehearsal(Result):
 
     def because(self, why_not_real: str) -> Rehearsal:
         """A copy that says why the step was not rerun with real values."""
-        return replace(self, stopped=f"{self.stopped}\n      Not run with real values: {why_not_real}")
+        return replace(self, stopped=f"{self.stopped}\n      not run with real values: {why_not_real}")

@@ -250,7 +250,7 @@ class Source:
         return Assigned(value, tests, scope, owner, default=self.default)
 
     def _is_self(self, name: str, scope: str) -> bool:
-        """Is it `self` or the first parameter of a method?"""
+        """Whether it is `self` or the first parameter of a method."""
         function = self.functions.get(scope)
         parameters = [] if function is None or "." not in scope else parameters_of(function)
         return name == "self" or (parameters[:1] == [name] and not scope.split(".")[-2].startswith("<"))
@@ -303,7 +303,7 @@ class Source:
             self.names[scope, name].append(self._assigned(value, tests, scope))
 
     def _is_part(self, node: ast.expr, scope: str, deep: int = 0) -> bool:
-        """Is it written as a part of a variable: `model.layers[0].weight`, `self.model.head`, but not `self.weight`?
+        """Whether it is a part of a variable: `model.layers[0].weight`, `self.model.head`, but not `self.weight`.
 
         `deep`: the number of further attributes or indices between the node and the part.
         """
@@ -539,7 +539,7 @@ class Reasons:
             yield from self._open(source, each, scope, deep)
 
     def _is_the_cpu(self, source: Source, node: ast.AST, scope: str, deep: int) -> bool:
-        """Is it the CPU on every machine: `"cpu"`, or a call with it such as `pick("cpu")`?"""
+        """Whether it is the CPU on every machine: `"cpu"`, or a call with it such as `pick("cpu")`."""
         if deep > DEEP:
             return False
         if isinstance(node, ast.Constant):
@@ -571,7 +571,7 @@ class Reasons:
         )
 
     def _asks_a_library(self, source: Source, node: ast.AST, scope: str) -> bool:
-        """Is it a device chosen by a library: `accelerator.device`, `idist.device()`?"""
+        """Whether it is a device chosen by a library: `accelerator.device`, `idist.device()`."""
         if not (isinstance(node, ast.Attribute) and node.attr == "device"):
             return False
         if self.is_inherited(source, node, scope) or self.is_inherited(source, node.value, scope):
@@ -584,7 +584,7 @@ class Reasons:
         return is_librarys(source, name) or self.made_by_library(source, name, scope) is not None
 
     def is_inherited(self, source: Source, node: ast.expr, scope: str) -> bool:
-        """Is it an attribute, such as `self.args`, set by a library base class that chooses a device?"""
+        """Whether it is an attribute, such as `self.args`, set by a library base class that chooses a device."""
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name) or node.value.id != "self":
             return False
         owners = [each for each in scope.split(".") if each in source.classes]
@@ -659,13 +659,13 @@ class Reasons:
         return file if file is not None and is_program(file) else None
 
     def _imports(self, source: Source, other: Source) -> bool:
-        """Does a file import another file or a name from it?"""
+        """Whether a file imports another file or a name from it."""
         modules = [module for module, _ in source.imports.values()]
         files = [getattr(sys.modules.get(each), "__file__", None) for each in modules]
         return other.file in files or any(self.file_of(source, each) == other.file for each in source.modules)
 
     def _is_of_another(self, source: Source, call: ast.Call, scope: str, owner: str) -> bool:
-        """Is it a method of an object of another class than `owner`: `rows.push(x)` after `rows = Rows()`?"""
+        """Whether it is a method of an object of another class than `owner`: `rows.push(x)` after `rows = Rows()`."""
         holder = call.func.value if isinstance(call.func, ast.Attribute) else None
         assigned: list[Assigned] = []
         if isinstance(holder, ast.Name):
@@ -677,7 +677,7 @@ class Reasons:
         return bool(owner and made) and all(_is_made_as_another(source, each, owner) for each in made)
 
     def _is_of(self, source: Source, func: ast.expr, file: str) -> bool:
-        """Does it belong to `file`, as in `layers.Coupling` where `file` is imported as `layers`?"""
+        """Whether it belongs to `file`, as in `layers.Coupling` where `file` is imported as `layers`."""
         is_attribute = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name)
         return is_attribute and self.file_of(source, func.value.id) == file  # type: ignore[attr-defined]
 
@@ -769,7 +769,7 @@ class Reasons:
         return found
 
     def is_current_accelerator(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> bool:
-        """Is it what torch.accelerator.current_accelerator() returned, at least in one branch?"""
+        """Whether it is what torch.accelerator.current_accelerator() returned, at least in one branch."""
         if deep > DEEP:
             return False
         if isinstance(expression, ast.IfExp):
@@ -797,7 +797,7 @@ def is_mover(kind: type) -> bool:
 
 
 def _derives_from_mover(source: Source, name: str) -> bool:
-    """Does a class of the file derive from a library class that moves modules?"""
+    """Whether a class of the file derives from a library class that moves modules."""
     bases = source.classes[name]
     own = {each.id for each in bases if isinstance(each, ast.Name) and each.id in source.classes} - {name}
     return any(_derives_from_mover(source, each) for each in own) or any(
@@ -840,7 +840,7 @@ def family_of(source: Source, name: str) -> Iterator[str]:
 
 
 def _hands_on(given: ast.expr, at: str, name: str, scope: str) -> bool:
-    """Does a function pass its own parameter on to itself?"""
+    """Whether a recursive function passes this parameter on to itself."""
     return at == scope and isinstance(given, ast.Name) and given.id == name
 
 
@@ -859,18 +859,18 @@ def _asks(node: ast.AST) -> bool:
 
 
 def names_of(value: ast.expr, name: str) -> bool:
-    """Is the value this variable, or a tuple or list that contains it?"""
+    """Whether the value is this variable, or a tuple or list that contains it."""
     members = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
     return any(isinstance(each, ast.Name) and each.id == name for each in members)
 
 
 def _is_torchs(node: ast.Attribute) -> bool:
-    """Is it an attribute of a module such as torch, rather than of an object?"""
+    """Whether it is an attribute of a module such as torch, rather than of an object."""
     return isinstance(node.value, ast.Name) and node.value.id in ("torch", "th", "nn", "np")
 
 
 def _is_of_tensor(source: Source, node: ast.Attribute, scope: str) -> bool:
-    """Is it `x.device` of a tensor x that a torch function returned, so that it names the tensor's device?"""
+    """Whether it is `x.device` of a tensor x that a torch function returned, so that it names the tensor's device."""
     if node.attr != "device" or not isinstance(node.value, ast.Name):
         return False
     assigned = source.names.get((scope, node.value.id), [])

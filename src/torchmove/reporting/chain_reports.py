@@ -81,8 +81,7 @@ class InventoryReport(Report[Inventory]):
 
 class PlanReport(Report[Plan]):
     def sheet(self) -> Sheet:
-        verb = "cannot move" if self.result.refusals else "would move"
-        title = f"{listed(self.result.inventory.roots)}: {verb} to {self.result.target}: {describe_moves(self.result)}"
+        title = f"{self._title()}: {describe_moves(self.result)}"
         lines = (
             *first_of(self.result.rooms),
             *first_of(lines_by_reason(self.result.refusals)),
@@ -99,13 +98,21 @@ class PlanReport(Report[Plan]):
             ),
         )
 
+    def _title(self) -> str:
+        """What would happen, in one line."""
+        plan, roots = self.result, listed(self.result.inventory.roots)
+        if plan.converts and all(home == target for home, target in plan.moves.ways):
+            return f"{roots}: {'cannot' if plan.refusals else 'would'} be converted to {plan.converts}"
+        converted = f" as {plan.converts}" if plan.converts else ""
+        return f"{roots}: {'cannot' if plan.refusals else 'would'} move to {plan.destination}{converted}"
+
     def repointed(self) -> tuple[str, ...]:
         return first_of(
             [f"{point.value.path}: {point.value.value!s} -> {point.new!s}" for point in self.result.repoints]
         )
 
     def page(self) -> Page:
-        roots, count = listed(self.result.inventory.roots), len(self.result.refusals)
+        count = len(self.result.refusals)
         figures = (
             Figure("would move", readable_bytes(self.result.nbytes), describe_tensors(self.result)),
             stays_figure(self.result.stays),
@@ -113,7 +120,7 @@ class PlanReport(Report[Plan]):
         )
         return Page(
             "Plan",
-            f"{roots}: {'cannot' if count else 'would'} move to {self.result.target}",
+            self._title(),
             figures=figures,
             points=(
                 Points("Refused", tuple(_refusal_point(each) for each in self.result.refusals), "bad"),
@@ -153,6 +160,9 @@ class PlanReport(Report[Plan]):
         entries = self.result.inventory.tensors
         return {
             "target": str(self.result.target),
+            "devices": [str(device) for device in self.result.devices or (self.result.target,)],
+            "dtype": None if self.result.dtype is None else str(self.result.dtype).removeprefix("torch."),
+            "memory_format": str(self.result.memory_format).removeprefix("torch."),
             "ok": self.result.ok,
             "bytes": self.result.nbytes,
             "moves": [
@@ -249,14 +259,23 @@ def _finding_point(finding: Finding) -> Point:
     return Point(finding.code, finding.path, finding.why, finding.remedy)
 
 
-_MOVERS = {"plain": "plain copy", "staged": "staged copy", "arena": "copy by way of parked host memory"}
+_MOVERS = {"plain": "plain copy", "staged": "staged copy", "arena": "copy through parked host memory"}
 
 
 def _why_not_moved(plan: Plan) -> str:
     if plan.stays:
         count = counted(len(plan.inventory.tensors), "tensor")
         return f"nothing moved: {len(plan.stays)} of {count} stay where they are"
-    return f"already on {plan.target}, nothing moved"
+    if plan.converts and all(home == plan.target for home in plan.inventory.devices()):
+        return f"already on {plan.destination} as {plan.converts}, nothing moved"
+    return f"already on {plan.destination}, nothing moved"
+
+
+def _done(plan: Plan) -> str:
+    """What was done, without the numbers."""
+    if plan.converts and all(home == target for home, target in plan.moves.ways):
+        return f"converted to {plan.converts}"
+    return f"moved to {plan.destination}" + (f" as {plan.converts}" if plan.converts else "")
 
 
 class ReceiptReport(Report[Receipt]):
@@ -270,7 +289,7 @@ class ReceiptReport(Report[Receipt]):
             title = f"{roots}: {_why_not_moved(plan)}"
         else:
             took = f"{self.result.seconds:.3g} s ({self._rate()}, {self._mover()})"
-            title = f"{roots}: moved to {plan.target}: {describe_moves(plan)} in {took}"
+            title = f"{roots}: {_done(plan)}: {describe_moves(plan)} in {took}"
         lines = [*PlanReport(plan).repointed(), *first_of(plan.notes)]
         if self.result.verdict is not None:
             lines.append(str(report(self.result.verdict).sheet().title))
@@ -285,7 +304,7 @@ class ReceiptReport(Report[Receipt]):
         held = tuple(Point("", str(path), f"{readable_bytes(size)}: {by}") for path, size, by in self.result.held)
         return Page(
             "Receipt",
-            f"{roots}: moved to {plan.target}" if plan.moves else f"{roots}: {_why_not_moved(plan)}",
+            f"{roots}: {_done(plan)}" if plan.moves else f"{roots}: {_why_not_moved(plan)}",
             figures=tuple(self._figures()),
             points=(Points("Still held on the old device", held), *planned.notes()),
             timeline=self._timeline(),

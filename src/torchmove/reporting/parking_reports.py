@@ -16,7 +16,7 @@ class ParkedReport(Report[Parked]):
     def sheet(self) -> Sheet:
         names, plan = listed([*self.result.objects]), self.result.receipt.plan
         if not plan.moves:
-            return Sheet(f"{names}: nothing to park, all of it is on the CPU or kept", PlanReport(plan).repointed())
+            return Sheet(f"{names}: nothing to park: every tensor is on the CPU or kept", PlanReport(plan).repointed())
         state = "parked" if self.result.is_parked else "woken after parking"
         title = (
             f"{names}: {state}: {counted(plan.tensors, 'tensor')}, {readable_bytes(plan.nbytes)} in "
@@ -62,7 +62,7 @@ class ParkedReport(Report[Parked]):
 
 class SwapReport(Report[Swap]):
     def sheet(self) -> Sheet:
-        how = "at the same time" if self.result.at_once else "one after the other: the device cannot hold both"
+        how = "at the same time" if self.result.at_once else "one after the other, because the device cannot hold both"
         return Sheet(
             f"swapped {how}", (report(self.result.parked).sheet().title, report(self.result.receipt).sheet().title)
         )

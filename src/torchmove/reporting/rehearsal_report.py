@@ -14,15 +14,15 @@ from torchmove.reporting.page import Figure, Page, Point, Points, Sheet, SizeBar
 class RehearsalReport(Report[Rehearsal]):
     def headline(self) -> str:
         on_devices = self._listed(self.result.failing)
-        count = counted(len(on_devices), "place")
+        count = counted(len(on_devices), "device error")
         if not self.result.stopped:
             if on_devices:
-                return f"{count} would fail on {self.result.device}"
+                return f"{count} on {self.result.device}"
             return f"No device error found: the step ran to its end on a simulated {self.result.device}"
         if self.result.ending == "refused":
             return "Incomplete: the step was not run"
-        where = f"stopped at {self.result.stopped_at}" if self.result.stopped_at else "not rehearsed to the end"
-        before = f"; before that, {count} would fail on {self.result.device}" if on_devices else ""
+        where = f"stopped at {self.result.stopped_at}" if self.result.stopped_at else "the step did not run to its end"
+        before = f"; before that, {count} on {self.result.device}" if on_devices else ""
         return f"Incomplete: {where} ({_UNFINISHED[self.result.ending]}){before}"
 
     def _listed(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -51,20 +51,20 @@ class RehearsalReport(Report[Rehearsal]):
     def page(self) -> Page:
         failing = tuple(map(_point, self._listed(self.result.failing)))
         notes = tuple(_point(each) for each in self.result.findings if each.is_note)
-        count = counted(len(failing), "place")
+        count = str(len(failing))
         return Page(
             "Rehearsal",
             self.headline(),
             lines=self._said(),
             figures=(
-                Figure("would fail", "incomplete", f"{count} so far", "bad")
+                Figure("device errors", "incomplete", f"{count} so far", "bad")
                 if self.result.stopped
-                else Figure("would fail", count, "", "good" if self.result.ok else "bad"),
+                else Figure("device errors", count, "", "good" if self.result.ok else "bad"),
                 Figure(
                     "peak memory", readable_bytes(self.result.peak_bytes), self._of_peak().removeprefix("Peak memory ")
                 ),
             ),
-            points=(Points("Would fail", failing, "bad"), Points("Notes", notes)),
+            points=(Points("Device errors", failing, "bad"), Points("Notes", notes)),
             bars=(SizeBar(self._of_peak(), tuple(self.result.peak.items())),),
         )
 
@@ -87,8 +87,8 @@ _ENDINGS = {"error", "dtype"}  # the kinds of what ends a step: `stopped` says t
 
 
 _UNFINISHED = {
-    "error": "the step raised an error, which is not about devices",
-    "device": "an error about devices",
+    "error": "the step raised an error that is not a device error",
+    "device": "a device error",
     "limit": "a limit of the rehearsal, not an error of the step",
 }
 

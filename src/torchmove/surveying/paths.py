@@ -106,17 +106,27 @@ NOWHERE = root_path("...")  # for an object that is not part of the state
 def matcher(pattern: str) -> Callable[[Path], bool]:
     """A function that tells whether a path, or a path that it continues, matches a pattern. `*` matches any text.
 
-    The name in a state_dict, `model.0.weight`, matches as well as the printed path, `model[0].weight`.
+    The name in a state_dict, `model.0.weight`, matches as well as the printed path, `model[0].weight`, and each without
+    the name of the given object.
     """
+    fits = text_matcher(pattern)
+    return lambda path: any(map(fits, texts_of(path)))
+
+
+def text_matcher(pattern: str) -> Callable[[str], bool]:
+    """A function that tells whether a path's text, or the beginning of one, matches a pattern."""
     text = ".*".join(re.escape(part) for part in pattern.split("*"))
     # A match must end at a step, so that `model.a` does not match `model.ab`.
     fits = re.compile(rf"{text}(?=$|[.\[])", re.DOTALL)
+    return lambda each: fits.match(each) is not None
 
-    def match(path: Path) -> bool:
-        text = str(path)
-        return fits.match(text) is not None or fits.match(_INDEX.sub(r".\1\2", text)) is not None
 
-    return match
+def texts_of(path: Path) -> tuple[str, ...]:
+    """How a path may be written: as it prints, as in a state_dict, and each also without the name it begins with."""
+    printed = str(path)
+    dotted = _INDEX.sub(r".\1\2", printed)
+    below = [each[len(root) :].lstrip(".") for each in (printed, dotted) for root in [next(path.steps()).what]]
+    return (printed, dotted, *below)
 
 
 _INDEX = re.compile(r"\[(?:(\d+)|'([^']*)')\]")
@@ -317,7 +327,7 @@ def _meant(text: str) -> str:
         torch.device(text)
     except RuntimeError:
         return "Fix: pass the object itself"
-    return f"Did you mean to={text!r}?"
+    return f"Fix: to={text!r}"
 
 
 def names_of(

@@ -70,7 +70,7 @@ class Verdict(Result):
             raise VerificationError(self)
 
 
-_REPORT_IT = "find the code that changed it during the move (such as a module's own _apply) or since"
+_REPORT_IT = "find the code that changed it during or after the move (such as a module's own _apply)"
 
 
 class Case(NamedTuple):
@@ -177,7 +177,7 @@ def _overlaps(case: Case) -> Iterator[Finding]:
     shared = case.now.storages.shared()
     before = {at: index for index, at in case.pairs()} if shared else {}
     metadata = case.now.tensors.metadata
-    starts_before = _starts(case.plan.inventory) if shared else {}
+    starts_before = _starts(case.plan) if shared else {}
     for storage in shared:
         known = [at for at in storage.indices if at in before and metadata.nbytes[at]]
         offsets = dict(zip(storage.indices, storage.offsets, strict=True))
@@ -191,12 +191,12 @@ def _overlaps(case: Case) -> Iterator[Finding]:
                 yield Finding("V202", str(case.now.tensors[other].path), why, _REPORT_IT)
 
 
-def _starts(inventory: Inventory) -> dict[int, tuple[int, int]]:
+def _starts(plan: Plan) -> dict[int, tuple[int, int]]:
     """For each tensor that shares a storage: the first tensor on it, and the byte offset of this one."""
-    dtypes = inventory.tensors.metadata.dtypes
+    dtypes = plan.metadata.dtypes
     return {
         entry: (storage.indices[0], offset * dtypes[entry].itemsize)
-        for storage in inventory.storages.shared()
+        for storage in plan.inventory.storages.shared()
         for entry, offset in zip(storage.indices, storage.offsets, strict=True)
     }
 
@@ -218,7 +218,7 @@ def _placement(case: Case) -> Iterator[Finding]:
 
 
 def _metadata(case: Case) -> Iterator[Finding]:
-    before, now = case.plan.inventory.tensors.metadata, case.now.tensors.metadata
+    before, now = case.plan.metadata, case.now.tensors.metadata
     if case.same and all(getattr(before, name) == getattr(now, name) for name in _SHOWN.values()):
         return
     for index, at in case.pairs():
