@@ -38,6 +38,14 @@ def float_indices(model, x):
     functional.embedding(x.to("cuda"), model.weight)
 
 
+def float_indices_of_rows(model, x):
+    model(x.to("cuda")).index_select(0, model.weight[0])
+
+
+def float_indices_to_write(model, x):
+    model(x.to("cuda")).index_copy(0, model.weight[0, :3], x.to("cuda")[:, :2])
+
+
 def float_mask(model, x):
     model(x.to("cuda")).masked_fill(torch.ones(3, 2, device="cuda"), 0.0)
 
@@ -85,7 +93,7 @@ def values_put_by_an_index(model, x):
 
 REFUSED = [
     *(half_into_float32, double_into_float32, int32_targets, bool_targets),
-    *(float_indices, float_mask, wrong_shape, half_added_in_place),
+    *(float_indices, float_indices_of_rows, float_indices_to_write, float_mask, wrong_shape, half_added_in_place),
     *(kernel_of_no_device, bits_of_floats, difference_of_masks, half_into_a_transposed_convolution),
     *(channels_of_a_transposed_convolution, bias_of_a_convolution, bias_of_a_product, values_put_by_an_index),
 ]

@@ -80,10 +80,12 @@ _OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or a reh
 _GOES_ON = "a thread of the step was still running when the step ended. Fix: join it in the step"
 _LEAVE_OUT = "rehearse the step without it"
 _SMALL = 64 << 20  # up to this many bytes, data="auto" starts with real values
-# Errors of a torch that was built without the device.
+# Errors of a torch that was built without the device, or whose device is not in this machine.
 _OF_THE_BUILD = re.compile(
     r"'torch\._C' has no attribute '_|requires CUDA support|accelerator device when none is available|dummy base class"
     r"|not (been )?compiled with|without ATen_cuda"
+    r"|Found no NVIDIA driver|driver version is insufficient|no CUDA-capable device|No CUDA GPUs are available"
+    r"|invalid argument to exchangeDevice|plan_cache: expected 0 <= device_index"
 )
 # Errors of torch's C++ about what a stand-in lacks.
 _OF_THE_SIMULATION = re.compile(
