@@ -371,9 +371,7 @@ def test_what_holds_no_state_is_an_error(slip):
         tm.move(slip, to="twin:0")
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"), [("cuda:0", "Fix: to='cuda:0'"), ("model", "Fix: pass the object itself")]
-)
+@pytest.mark.parametrize(("text", "hint"), [("cuda:0", "Fix: to='cuda:0'"), ("model", "Fix: pass the object itself")])
 def test_a_string_among_the_objects_is_an_error(text, hint):
     with pytest.raises(TypeError, match=re.escape(hint)):
         tm.move(nn.Linear(1, 1), text, to="twin:0")

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchmove.chain import apply, move, plan, survey, verify
+    from torchmove.chain import apply, device, move, plan, survey, verify
     from torchmove.errors import MoveFailed, MoveRefused, TorchmoveError, VerificationError
     from torchmove.moving.receipt import Receipt
     from torchmove.parking import release
@@ -42,6 +42,7 @@ __all__ = [
     "apply",
     "attribute",
     "by_rank",
+    "device",
     "item",
     "move",
     "park",
@@ -58,7 +59,7 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "chain": ("apply", "move", "plan", "survey", "verify"),
+    "chain": ("apply", "device", "move", "plan", "survey", "verify"),
     "errors": ("MoveFailed", "MoveRefused", "TorchmoveError", "VerificationError"),
     "moving.receipt": ("Receipt",),
     "parking": ("Parked", "Swap", "park", "parked", "release", "swap"),

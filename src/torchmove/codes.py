@@ -277,6 +277,10 @@ NOTES = {
         "`dtype=` casts parameters, but not the state that an optimizer keeps for them, which most steps "
         "refuse; `cast_optimizer=True` casts it too",
     ),
+    "N070": Code(
+        "an optimizer, a moving average or a gradient scaler of the state was not given, and has tensors that are left "
+        "on another device: give it too; to leave it there on purpose, give it and `keep=` it",
+    ),
 }
 
 FINDINGS = {

@@ -156,6 +156,10 @@ def test_what_the_user_allows_is_read_and_nothing_else(tmp_path):
         assert type(torch.load(tmp_path / "b.pt")["marked"]) is Marked
 
 
+# torch 2.15 no longer allows it; torchmove still reads the nested tensors of older files.
+DROPPED = {"torch._utils._rebuild_nested_tensor"}
+
+
 def test_the_names_that_are_read_are_those_that_torch_allows():
     from torch._weights_only_unpickler import _get_allowed_globals
 
@@ -169,7 +173,7 @@ def test_the_names_that_are_read_are_those_that_torch_allows():
         *(name for name in _get_allowed_globals() if "torch.per_" in name),
     }
     assert known | made_up | {"torch.storage.TypedStorage"} >= set(_get_allowed_globals())
-    assert {*MAKERS, *STORAGES} <= set(_get_allowed_globals())
+    assert {*MAKERS, *STORAGES} - DROPPED <= set(_get_allowed_globals())
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "ASGD", "LBFGS", "Rprop"])
@@ -796,12 +800,15 @@ def _found_as_torch_loads(contents: Any, original: Any) -> None:
 
 
 def test_a_jagged_tensor_is_made_of_tensors_and_travels(tmp_path):
+    from torch.nested._internal.nested_tensor import NestedTensor, _rebuild_njt
+
     jagged = torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(4, 3)], layout=torch.jagged)
     torch.save({"jagged": jagged}, tmp_path / "here.pt")
-    assert inspect(tmp_path / "here.pt").devices() == {"cpu": 96}
-    relocate(tmp_path / "here.pt", to="cuda:1", out=tmp_path / "there.pt")
-    relocate(tmp_path / "there.pt", to="cpu", out=tmp_path / "back.pt")
-    back = torch.load(tmp_path / "back.pt")["jagged"]
+    with torch.serialization.safe_globals([NestedTensor, _rebuild_njt]):  # torch 2.15 does not allow them itself
+        assert inspect(tmp_path / "here.pt").devices() == {"cpu": 96}
+        relocate(tmp_path / "here.pt", to="cuda:1", out=tmp_path / "there.pt")
+        relocate(tmp_path / "there.pt", to="cpu", out=tmp_path / "back.pt")
+        back = torch.load(tmp_path / "back.pt")["jagged"]
     assert torch.equal(back.values(), jagged.values())
     assert torch.equal(back.offsets(), jagged.offsets())
 

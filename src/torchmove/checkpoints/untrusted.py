@@ -82,6 +82,7 @@ def in_a_line(text: str, most: int = 300) -> str:
 
 
 CHUNK_BYTES = 4 << 20
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # to open a pipe; Windows has no such files
 
 
 class Stamp(NamedTuple):
@@ -101,7 +102,7 @@ class InputFile:
         try:
             # Opening a device can have side effects, and opening a pipe without a writer would block.
             _ordinary(os.stat(self.path))
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(self.path, os.O_RDONLY | NO_WAIT)
         except ValueError:
             raise Unfit("R061", "not a valid file name") from None
         self._file: IO[bytes] = os.fdopen(descriptor, "rb", buffering=0)

@@ -63,9 +63,11 @@ from torchmove.rehearsing.restore import (
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.rehearsing.runtime import forget_answers, nothing_traced, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.tensors import CPU, StandIn, generators, leaves, place_of
+from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import Path, names_of
 from torchmove.surveying.survey import survey_objects
+from torchmove.wrong_calls import no_step
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["auto", "shapes", "real"]
@@ -78,10 +80,12 @@ _OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or a reh
 _GOES_ON = "a thread of the step was still running when the step ended. Fix: join it in the step"
 _LEAVE_OUT = "rehearse the step without it"
 _SMALL = 64 << 20  # up to this many bytes, data="auto" starts with real values
-# Errors of a torch that was built without the device.
+# Errors of a torch that was built without the device, or whose device is not in this machine.
 _OF_THE_BUILD = re.compile(
     r"'torch\._C' has no attribute '_|requires CUDA support|accelerator device when none is available|dummy base class"
     r"|not (been )?compiled with|without ATen_cuda"
+    r"|Found no NVIDIA driver|driver version is insufficient|no CUDA-capable device|No CUDA GPUs are available"
+    r"|invalid argument to exchangeDevice|plan_cache: expected 0 <= device_index"
 )
 # Errors of torch's C++ about what a stand-in lacks.
 _OF_THE_SIMULATION = re.compile(
@@ -165,6 +169,8 @@ def rehearse(
         >>> found.ok, found.findings[0].kind, found.findings[0].remedy
         (False, 'input', 'batch = batch.to("cuda")')
     """
+    if not callable(step) or isinstance(step, Result) or (isinstance(step, nn.Module) and not objects):
+        raise no_step(step)
     options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
     return rehearse_for(step, objects, options, frame(0).f_back)
 

@@ -9,7 +9,7 @@ from typing import Any
 from torchmove.errors import lines_by_reason
 from torchmove.formatting import counted, listed, readable_bytes, readable_seconds
 from torchmove.moving.receipt import Receipt
-from torchmove.planning.plan import MemoryNeed, Move, Plan, Refusal, Stay
+from torchmove.planning.plan import MemoryNeed, Move, Note, Plan, Refusal, Stay
 from torchmove.progress import Stage, stages_facts
 from torchmove.reporting import Report, report
 from torchmove.reporting.drawing import DrawnState, drawn, with_moves, with_places
@@ -70,12 +70,11 @@ class PlanReport(Report[Plan]):
         )
 
     def notes(self) -> tuple[Points, ...]:
-        notes = (Point(note.code, note.path, note.why) for note in self.result.notes)
         points = (
             Point("", str(point.value.path), f"{point.value.value!s} to {point.new!s}")
             for point in self.result.repoints
         )
-        return Points("Notes", tuple(notes)), Points("Remembered devices that change", tuple(points))
+        return _note_points(self.result.notes), Points("Remembered devices that change", tuple(points))
 
     def page_tables(self) -> tuple[Table, ...]:
         rows = [
@@ -135,6 +134,10 @@ def stays_figure(stays: Sequence[Stay]) -> Figure:
     return Figure("stays", readable_bytes(sum(stay.nbytes for stay in stays)), counted(len(stays), "tensor"))
 
 
+def _note_points(notes: Sequence[Note]) -> Points:
+    return Points("Notes", tuple(Point(note.code, note.path, note.why) for note in notes))
+
+
 def _refusal_point(refusal: Refusal) -> Point:
     return Point(refusal.code, refusal.path, refusal.why, refusal.remedy)
 
@@ -168,9 +171,10 @@ class VerdictReport(Report[Verdict]):
     def sheet(self) -> Sheet:
         count = f"{counted(self.result.tensors, 'tensor')} checked for {', '.join(self.result.checked)}"
         if self.result.ok:
-            return Sheet(f"Verified: {count}" if self.result.tensors else "No tensors found: nothing to verify")
+            title = f"Verified: {count}" if self.result.tensors else "No tensors found: nothing to verify"
+            return Sheet(title, first_of(self.result.notes))
         title = f"Verification failed: {counted(len(self.result.findings), 'problem')} ({count})"
-        return Sheet(title, first_of(lines_by_reason(self.result.findings)))
+        return Sheet(title, (*first_of(lines_by_reason(self.result.findings)), *first_of(self.result.notes)))
 
     def page(self) -> Page:
         figures = (
@@ -185,7 +189,7 @@ class VerdictReport(Report[Verdict]):
         title = (
             f"Verified: {counted(self.result.tensors, 'tensor')}" if self.result.ok else f"Verification failed: {count}"
         )
-        return Page("Verdict", title, figures=figures, points=(findings,), state=state)
+        return Page("Verdict", title, figures=figures, points=(findings, _note_points(self.result.notes)), state=state)
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -193,6 +197,7 @@ class VerdictReport(Report[Verdict]):
             "checked": list(self.result.checked),
             "tensors": self.result.tensors,
             "findings": [finding._asdict() for finding in self.result.findings],
+            "notes": [note._asdict() for note in self.result.notes],
         }
 
 
