@@ -93,6 +93,6 @@ def test_at_the_command_line(tmp_path, monkeypatch):
     run = CliRunner().invoke
     planned = run(cli.main, ["plan", "build.py:build", "--to", ABSENT, "--assume", "80GB", "--json"])
     assert (planned.exit_code, json.loads(planned.stdout)["assumed_bytes"]) == (0, 80 * 10**9)
-    assert run(cli.main, ["plan", "build.py:build", "--to", ABSENT, "--assume", "10B"]).exit_code == 2
+    assert run(cli.main, ["plan", "build.py:build", "--to", ABSENT, "--assume", "10B"]).exit_code == 5
     refused = run(cli.main, ["plan", "build.py:build", "--to", ABSENT, "--assume", "much"])
     assert (refused.exit_code, "Fix: 500MB, 2GB, 2GiB or a number of bytes" in refused.stderr) == (2, True)

@@ -290,4 +290,4 @@ def test_a_wrong_command_is_refused_with_a_fix(given, said):
 def test_a_file_that_is_not_python_is_refused():
     ended = at_the_command_line("x = (", "train.py", start="")
     assert ended.exit_code == 2
-    assert ended.stderr == "refused: train.py:1 is not Python: '(' was never closed. Fix: correct it\n"
+    assert ended.stderr == "usage: train.py:1 is not Python: '(' was never closed. Fix: correct it\n"

@@ -94,7 +94,7 @@ def test_paths_are_relative_to_the_working_folder_and_otherwise_whole(tmp_path, 
 
 def test_what_has_no_line_is_said_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    facts = {"ending": "limit", "stopped_at": "x.py:9", "stopped_in": str(tmp_path / "x.py"), "max_bytes": 1024}
+    facts = {"ending": "limit", "stopped_at": "x.py:9", "stopped_in": (str(tmp_path / "x.py"), 9), "max_bytes": 1024}
     found = result(stopped="stopped at x.py:9  code\n      why\n      Fix: do", **facts)
     stopped, large, _ = line_formats.github(found).splitlines()
     assert read_as_github_does(stopped)[1] == {"file": "x.py", "line": "9", "title": "torchmove: incomplete"}

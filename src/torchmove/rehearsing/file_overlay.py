@@ -11,7 +11,6 @@ import builtins
 import errno
 import io
 import os
-import pathlib
 import shutil
 import stat
 import tempfile
@@ -22,6 +21,8 @@ from functools import wraps
 from multiprocessing.util import get_temp_dir
 from typing import Any
 from unittest.mock import patch
+
+from torchmove.internals.simulation import file_systems
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _DEVICES = ("/dev", "/proc", "/sys")
@@ -72,7 +73,14 @@ class _Overlay:
         yield tempfile, "tempdir", self.temporary  # deleted in the end whatever the script does
         for holder in (builtins, io):
             yield holder, "open", self.opening(open)
-        yield os, "open", self.opening_descriptor(os.open)
+        for place in file_systems:
+            yield place, "open", self.opening_descriptor(os.open) if place is os else self.opening(io.open)
+            for name, over in self.functions():
+                if hasattr(place, name):
+                    yield place, name, over(getattr(place, name))
+        yield shutil, "rmtree", self.removing_tree(shutil.rmtree)
+
+    def functions(self) -> Iterator[tuple[str, Callable[[Callable[..., Any]], Callable[..., Any]]]]:
         for names, over in (
             (_READING, self.reading),
             (_CHANGING, self.changing),
@@ -80,20 +88,13 @@ class _Overlay:
             (_MOVING, self.moving),
             (("mkdir", "mkfifo"), self.making),
             (("symlink", "link"), self.linking),
+            (("listdir",), self.listing),
+            (("scandir",), self.scanning),
+            (("chdir",), self.changing_folder),
+            (("getcwd",), self.current_folder),
         ):
             for name in names:
-                if hasattr(os, name):
-                    yield os, name, over(getattr(os, name))
-        yield os, "listdir", self.listing(os.listdir)
-        yield os, "scandir", self.scanning(os.scandir)
-        yield os, "chdir", self.changing_folder(os.chdir)
-        yield os, "getcwd", self.current_folder(os.getcwd)
-        yield shutil, "rmtree", self.removing_tree(shutil.rmtree)
-        accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 keeps the functions in a class
-        for name in vars(accessor) if accessor is not None else ():
-            module = io if name == "open" else os
-            if callable(getattr(module, name, None)):
-                yield accessor, name, staticmethod(_looked_up(module, name))
+                yield name, over
 
     # ------------------------------------------------------------ paths
 
@@ -383,15 +384,6 @@ class _Overlay:
             return folder.removeprefix(files) or os.sep if folder.startswith(files) else folder
 
         return current
-
-
-def _looked_up(holder: Any, name: str) -> Callable[..., Any]:
-    """A function that is the one of this name when it is called."""
-
-    def call(*given: Any, **options: Any) -> Any:
-        return getattr(holder, name)(*given, **options)
-
-    return call
 
 
 class _Scanned:

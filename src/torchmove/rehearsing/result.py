@@ -43,13 +43,13 @@ class Rehearsal(Result):
             the device; "limit", something that a rehearsal does not support; "refused", a state that cannot
             be moved.
         stopped: why the step did not finish; "" if it did.
-        stopped_at: the file and line where it stopped.
+        stopped_at: the file and line where it stopped, as text.
+        stopped_in: the same as a path and a number; None if it did not stop at a line.
         values: "real" or "shapes": what the step was computed with, and why.
         assumed: assumptions about the objects and values.
         subject: what was rehearsed: "the step", or the name of a script.
         extent: how far it ran, if it finished: "ran to its end", or the number of optimizer steps of a script.
         max_bytes: the `max_memory` that was asked for.
-        stopped_in: the whole path of the file where it stopped.
     """
 
     device: torch.device
@@ -58,12 +58,12 @@ class Rehearsal(Result):
     stopped: str
     ending: str = "finished"
     stopped_at: str = ""
+    stopped_in: tuple[str, int] | None = None
     values: str = "shapes"
     assumed: tuple[str, ...] = ()
     subject: str = "the step"
     extent: str = "ran to its end"
     max_bytes: int | None = None
-    stopped_in: str = ""
 
     @property
     def ok(self) -> bool:

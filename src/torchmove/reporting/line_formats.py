@@ -61,9 +61,8 @@ def annotated(found: Rehearsal) -> list[Annotation]:
     if found.stopped and not {each.kind for each in made} & {"error", "dtype"}:
         lines = [line.strip() for line in found.stopped.splitlines()]
         words = "\n".join([report(found).sheet().title, *lines])
-        number = found.stopped_at.rpartition(":")[2]
-        place = (_path_of(found.stopped_in), int(number)) if found.stopped_in and number.isdigit() else ("", 0)
-        made.append(Annotation("incomplete", words, *place))
+        file, line = found.stopped_in or ("", 0)
+        made.append(Annotation("incomplete", words, _path_of(file) if file else "", line))
     if not found.fits and found.max_bytes is not None:
         peak, limit = readable_bytes(found.peak_bytes), readable_bytes(found.max_bytes)
         made.append(Annotation("memory", f"the peak memory on {found.device} is {peak}, above {limit}"))

@@ -78,6 +78,14 @@ class RehearsalReport(Report[Rehearsal]):
             bars=(SizeBar(self._of_peak(), tuple(self.result.peak.items())),),
         )
 
+    def _stopped_facts(self) -> dict[str, Any] | None:
+        if not self.result.stopped:
+            return None
+        file, line = self.result.stopped_in or (None, None)
+        lines = [each.strip() for each in self.result.stopped.splitlines()]
+        reason = "\n".join(lines[1:] if lines[0].startswith("stopped at ") and lines[1:] else lines)
+        return {"reason": reason, "file": file, "line": line, "kind": self.result.ending}
+
     def facts(self) -> dict[str, Any]:
         return {
             "device": str(self.result.device),
@@ -90,9 +98,7 @@ class RehearsalReport(Report[Rehearsal]):
             "peak": self.result.peak,
             "max_bytes": self.result.max_bytes,
             "fits": self.result.fits,
-            "stopped": self.result.stopped,
-            "stopped_at": self.result.stopped_at,
-            "stopped_in": self.result.stopped_in,
+            "stopped": self._stopped_facts(),
             "values": self.result.values,
             "assumed": list(self.result.assumed),
         }
