@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from torchmove.rehearsing.evidence import Evidence
 from torchmove.rehearsing.provenance import shown
 from torchmove.results import Result
 
@@ -46,6 +47,7 @@ class Rehearsal(Result):
         stopped_at: the file and line where it stopped.
         values: "real" or "shapes": what the step was computed with, and why.
         assumed: assumptions about the objects and values.
+        evidence: for each finding what `--fix` needs to edit the source, if it was recorded.
     """
 
     device: torch.device
@@ -56,6 +58,7 @@ class Rehearsal(Result):
     stopped_at: str = ""
     values: str = "shapes"
     assumed: tuple[str, ...] = ()
+    evidence: tuple[tuple[Evidence, ...], ...] = ()
 
     @property
     def ok(self) -> bool:
