@@ -10,7 +10,7 @@ import ast
 import gc
 import linecache
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from itertools import islice
 from types import FrameType
@@ -20,12 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from torchmove.rehearsing.provenance import Origin, Provenance, is_installed, users_frames
-from torchmove.rehearsing.tensors import CPU, StandIn
+from torchmove.rehearsing.tensors import CPU, StandIn, place_of_generator
 
 _MOST_REFERENCES = 3
 _MOST_VARIABLES = 64
 _COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 _MISSING = object()
+_VIEWS = ("T", "mT", "H", "data", "grad", "real", "imag")
+_NO_TENSORS = ("size", "numel", "dim", "item", "tolist", "stride", "nelement", "numpy", "element_size")
 
 
 class Span(NamedTuple):
@@ -55,15 +57,18 @@ class Operand(NamedTuple):
 
     Attributes:
         text: its source, in one line.
-        local: it is a plain variable of the function, which an assignment can replace.
-        what: "tensor", "list" (of tensors), "module", or "generator".
+        what: "tensor", "list" (of tensors), "module", or "call".
+        variable: what an assignment in front of the statement can replace: a variable of the function that this is or
+            is computed from; of a tensor that is written to, the attribute or element that holds it.
+        written: the operation writes to it: then a copy of it is of no use.
         mover: the variable whose own `to` would move it, such as a batch object.
     """
 
     span: Span
     text: str
-    local: bool
     what: str
+    variable: str = ""
+    written: bool = False
     mover: str = ""
 
 
@@ -86,6 +91,7 @@ class Evidence(NamedTuple):
     Attributes:
         failed: the expression that failed.
         strays: the parts of it that are misplaced.
+        others: for a generator, the tensors that go with it.
         made: the expression that made the tensor or put it there, if the step did.
         attribute: the module's attribute that it is.
         thrown: the line of a `.to()` whose result was not kept.
@@ -94,6 +100,7 @@ class Evidence(NamedTuple):
 
     failed: Site | None
     strays: tuple[Operand, ...] = ()
+    others: tuple[Operand, ...] = ()
     made: Site | None = None
     attribute: AttributeOf | None = None
     thrown: tuple[str, int] | None = None
@@ -134,19 +141,21 @@ class Recorder:
         strays: tuple[Operand, ...] = ()
         if at is not None and failed is not None:
             strays = at.misplaced(stray, origin) if about is not None else at.named_by(kind)
+        others = at.beside_a_generator() if at is not None and kind == "generator" else ()
         thrown = (came.line.file, came.line.number) if came and came.line and came.kind == "thrown-away" else None
         tensor = origin.tensor() if origin is not None and origin.tensor is not None else None
         known = tensor is not None and came is not None and came.kind in ("attribute", "cache", "container", "closure")
-        self.found.setdefault(key, []).append(
-            Evidence(
-                failed,
-                strays,
-                None if origin is None else origin.made,
-                _attribute_of(tensor, self.stage) if known else None,
-                thrown,
-                bool(getattr(tensor, "requires_grad", False)),
-            )
+        found = Evidence(
+            failed,
+            strays,
+            others,
+            None if origin is None else origin.made,
+            _attribute_of(tensor, self.stage) if known else None,
+            thrown,
+            bool(getattr(tensor, "requires_grad", False)),
         )
+        if found not in self.found.setdefault(key, []):  # a line in a loop is reported each time
+            self.found[key].append(found)
 
 
 def _own_frame() -> FrameType | None:
@@ -193,9 +202,12 @@ class _At:
         return {name: value for name, value in found.items() if name.isidentifier()}
 
     @cached_property
+    def source(self) -> _Source | None:
+        return _parsed(self.file, tuple(linecache.getlines(self.file)))
+
+    @cached_property
     def node(self) -> ast.AST | None:
-        source = _Source.of(self.file, tuple(linecache.getlines(self.file)))
-        return None if source is None else source.node_at(_position(self.frame))
+        return None if self.source is None else self.source.node_at(_position(self.frame))
 
     def site(self) -> Site | None:
         return None if self.node is None else Site(self.span(self.node), self.references())
@@ -237,14 +249,38 @@ class _At:
 
     def misplaced(self, stray: Any, origin: Origin | None) -> tuple[Operand, ...]:
         """The operands that are the misplaced tensor, or come from it."""
+
+        def is_same(value: Any) -> bool:
+            return self._is(value, stray, origin)
+
         operands = [*_operands(self.node)]
-        values = [self.value(each) for each in operands]
-        same = [each for each, value in zip(operands, values, strict=True) if self._is(value, stray, origin)]
+        there = [self._comes_from(each, self._has_there) for each in operands]
+        same = [each for each in operands if self._comes_from(each, is_same)]
         if not same:
-            unknown = [each for each, value in zip(operands, values, strict=True) if value is _MISSING]
-            same = [each for each in unknown if self._has_inside(each, stray, origin)]
-            same = same or (unknown if len(unknown) == 1 else [])
-        return tuple(filter(None, map(self._operand, same)))
+            same = [each for each, is_there in zip(operands, there, strict=True) if not is_there and self._is_open(each)]
+            same = same if len(same) == 1 else []
+        return tuple(filter(None, (self._operand(each, is_same) for each in same)))
+
+    def _is_open(self, node: ast.AST) -> bool:
+        """Whether the value of an operand is not known: what a call returns."""
+        if isinstance(node, ast.Attribute) and isinstance(self.node, ast.Call) and self.node.func is node:
+            return False
+        return self.value(node) is _MISSING
+
+    def _comes_from(self, node: ast.AST, wanted: Callable[[Any], bool]) -> bool:
+        """Whether an expression is a wanted tensor, or computed on the device of one."""
+        if wanted(self.value(node)):
+            return True
+        if isinstance(node, ast.BinOp):
+            return self._comes_from(node.left, wanted) or self._comes_from(node.right, wanted)
+        if isinstance(node, ast.UnaryOp):
+            return self._comes_from(node.operand, wanted)
+        if isinstance(node, ast.Subscript):
+            return self._comes_from(node.value, wanted)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            is_sent = node.func.attr in ("to", "cuda", "cpu", *_NO_TENSORS)
+            return not is_sent and self._comes_from(node.func.value, wanted)
+        return isinstance(node, ast.Attribute) and node.attr in _VIEWS and self._comes_from(node.value, wanted)
 
     def _is(self, value: Any, stray: Any, origin: Origin | None) -> bool:
         if type(value) in (list, tuple):
@@ -257,36 +293,73 @@ class _At:
         its = known._origin
         return known is stray or (its is not None and origin is not None and its.root is origin.root)
 
-    def _has_inside(self, node: ast.AST, stray: Any, origin: Origin | None) -> bool:
-        return any(self._is(self.value(each), stray, origin) for each in ast.walk(node) if _is_place(each))
-
     def named_by(self, kind: str) -> tuple[Operand, ...]:
         """The operands that a finding without a misplaced tensor is about."""
-        wanted = {
-            "numpy": self._has_there,
-            "host": self._has_there,
-            "generator": lambda value: isinstance(value, torch.Generator),
-        }.get(kind)
-        operands = [*_operands(self.node)] if wanted is not None else []
-        found = [each for each in operands if wanted is not None and wanted(self.value(each))]
-        if wanted is not None and not found:
-            found = [each for each in operands if self.value(each) is _MISSING]
+        node = self.node
+        if kind == "numpy" and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "numpy":
+                return tuple(filter(None, [self._operand(node.func.value, self._has_there)]))
+        if kind not in ("numpy", "host"):
+            return ()
+        operands = [*_operands(node)]
+        found = [each for each in operands if self._comes_from(each, self._has_there)]
+        if not found:
+            found = [each for each in operands if self._is_open(each)]
             found = found if len(found) == 1 else []
-        return tuple(filter(None, map(self._operand, found)))
+        return tuple(filter(None, (self._operand(each, self._has_there) for each in found)))
+
+    def beside_a_generator(self) -> tuple[Operand, ...]:
+        """The tensors of the device in a call that draws with a generator of the CPU, which is one of its arguments."""
+        node = self.node
+        if not isinstance(node, ast.Call):
+            return ()
+        given = next((self.value(each.value) for each in node.keywords if each.arg == "generator"), None)
+        if not isinstance(given, torch.Generator) or place_of_generator(given) is not CPU:
+            return ()
+        operands = [each for each in _operands(node) if self.value(each) is not given]
+        found = [each for each in operands if self._comes_from(each, self._has_there) or isinstance(each, ast.Call)]
+        return tuple(filter(None, (self._operand(each, self._has_there) for each in found)))
 
     def _has_there(self, value: Any) -> bool:
         is_list = type(value) in (list, tuple)
         return any(map(self.is_there, value[:_MOST_VARIABLES])) if is_list else self.is_there(value)
 
-    def _operand(self, node: Any) -> Operand | None:
-        value, code = self.value(node), self.frame.f_code
+    def _operand(self, node: Any, wanted: Callable[[Any], bool]) -> Operand | None:
+        value = self.value(node)
         is_list = type(value) in (list, tuple)
         if is_list and not all(isinstance(each, Tensor) for each in value):
             return None
-        local = isinstance(node, ast.Name) and node.id in (*code.co_varnames, *code.co_cellvars)
         what = "list" if is_list else "module" if isinstance(value, nn.Module) else "tensor"
-        what = "generator" if isinstance(value, torch.Generator) else what
-        return Operand(self.span(node), ast.unparse(node), local, what, self._mover(node))
+        what = "call" if isinstance(node, ast.Call) else what
+        written = self._writes_to(node)
+        variable = self._kept_in(node) if written else self._variable(node, wanted)
+        return Operand(self.span(node), ast.unparse(node), what, variable, written, self._mover(node))
+
+    def _writes_to(self, operand: ast.AST) -> bool:
+        """Whether the operation changes an operand in place."""
+        node = self.node
+        if isinstance(node, ast.Call):
+            is_out = any(each.arg == "out" and each.value is operand for each in node.keywords)
+            method = node.func.attr if isinstance(node.func, ast.Attribute) and node.func.value is operand else ""
+            return is_out or (method.endswith("_") and not method.endswith("__"))
+        if isinstance(node, ast.AugAssign):
+            return operand is node.target
+        return isinstance(node, _Stored) and operand is node.elts[0]
+
+    def _kept_in(self, node: Any) -> str:
+        """The attribute or the element of a container that holds a tensor, which methods in place change."""
+        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        is_kept = isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(self.value(node), Tensor)
+        return ast.unparse(node) if is_kept else ""
+
+    def _variable(self, node: Any, wanted: Callable[[Any], bool]) -> str:
+        """The variable of the function from which an operand is computed."""
+        code = self.frame.f_code
+        own = {*code.co_varnames, *code.co_cellvars}
+        names = [each for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in own]
+        found = {each.id for each in names if wanted(self.value(each))}
+        return found.pop() if len(found) == 1 else ""
 
     def _mover(self, node: Any) -> str:
         """The variable of an object that has a `to` of its own, and holds what this reads."""
@@ -308,20 +381,31 @@ class _At:
 
     def _references(self) -> Iterator[str]:
         """Expressions for the device. Nearest first: what is computed with, a variable, an argument, the weights."""
-        bound = {each.id for each in ast.walk(self.node) if _is_bound(each)} if self.node is not None else set()  # type: ignore[attr-defined]
-        places = [each for each in ast.walk(self.node) if _is_place(each)] if self.node is not None else []
-        for each in sorted(places, key=lambda each: len(ast.unparse(each))):
-            if not bound & _names_in(each) and self.is_there(self.value(each)):
+        statement = self.source.statement_of(self.node) if self.source is not None and self.node is not None else None
+        bound = _bound_in(statement, self.node)
+        places = [*self._places_of(self.node, bound)]
+        for each in places:
+            if self.is_there(self.value(each)):
                 yield f"{ast.unparse(each)}.device"
+        places += self._places_of(statement, bound)
+        for each in places:
+            if isinstance(each, ast.Attribute) and self._is_home(each.attr, self.value(each)):
+                yield ast.unparse(each)
         yield from (name for name, value in self._variables() if self._is_home(name, value))
         for name, value in self.scope.items():
             if self.is_there(value) and name not in bound:
                 yield f"{name}.device"
         for each in places:
-            if not bound & _names_in(each):
-                yield from self._of_module(ast.unparse(each), self.value(each))
+            yield from self._of_module(ast.unparse(each), self.value(each))
         for name, value in self._variables():
             yield from self._of_module(name, value)
+
+    def _places_of(self, node: ast.AST | None, bound: set[str]) -> list[ast.AST]:
+        """The variables, attributes and elements in an expression, the shortest first; not those that it binds."""
+        found = [each for each in ast.walk(node) if _is_place(each)] if node is not None else []
+        found = [each for each in found if not bound & _names_in(each)]
+        operands = [*_operands(node)]
+        return sorted(found, key=lambda each: (each not in operands, len(ast.unparse(each))))
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         yield from self.scope.items()
@@ -402,18 +486,25 @@ class _Source:
                 if isinstance(node, ast.Call):
                     self.by_end.setdefault(at[2:], node)
 
-    @classmethod
-    def of(cls, file: str, lines: tuple[str, ...]) -> _Source | None:
-        return _parsed(file, lines)
-
     def node_at(self, position: tuple[int, int, int, int] | None) -> ast.AST | None:
         if position is None:
             return None
         found = self.nodes.get(position) or self.by_end.get(position[2:])
         parent = self.parents.get(found) if found is not None else None
         if isinstance(found, ast.Subscript) and isinstance(found.ctx, ast.Store) and isinstance(parent, ast.Assign):
-            return found if len(parent.targets) > 1 else _Stored(found, parent.value)
+            stored = found if len(parent.targets) > 1 else _Stored(found, parent.value)
+            self.parents[stored] = parent
+            return stored
         return found
+
+    def statement_of(self, node: ast.AST) -> ast.AST:
+        """The statement, or the header of a compound one, that a node is in: names are not bound by what it holds."""
+        while not isinstance(node, ast.stmt) and node in self.parents:
+            parent = self.parents[node]
+            if isinstance(parent, (ast.FunctionDef, ast.ClassDef, ast.For, ast.With, ast.If, ast.While, ast.Try)):
+                break
+            node = parent
+        return node
 
 
 @lru_cache(maxsize=64)
@@ -480,8 +571,25 @@ def _is_place(node: ast.AST) -> bool:
     return isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
 
 
-def _is_bound(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+def _bound_in(statement: ast.AST | None, but_at: ast.AST | None) -> set[str]:
+    """The names that expressions of a statement bind, and that have no value at `but_at` or in front of the statement.
+
+    What the statement assigns is bound after it.
+    """
+    found: set[str] = set()
+    for node in ast.walk(statement) if statement is not None else ():
+        if isinstance(node, ast.NamedExpr):
+            found |= _names_in(node.target)
+        elif isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            if not any(each is but_at for each in ast.walk(node)):
+                found |= _bound_by(node)
+    return found
+
+
+def _bound_by(node: Any) -> set[str]:
+    if isinstance(node, ast.Lambda):
+        return {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+    return {name for each in node.generators for name in _names_in(each.target)}
 
 
 def _names_in(node: ast.AST) -> set[str]:

@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Result)
 _FILES = {
     **dict.fromkeys(("Inventory", "Plan", "Receipt", "Verdict"), "chain_reports"),
     **dict.fromkeys(("Parked", "Swap", "ByRank"), "parking_reports"),
-    "Rehearsal": "rehearsal_report",
+    **dict.fromkeys(("Rehearsal", "Fixes"), "rehearsal_report"),
     **dict.fromkeys(("Contents", "Relocated"), "checkpoint_reports"),
     **dict.fromkeys(("Devices", "Bench"), "machine_reports"),
 }

@@ -83,10 +83,11 @@ def _at_the_use(evidence: Evidence) -> Iterator[tuple[Edit, ...]]:
     device = _device(failed)
     if failed is None or not device or not evidence.strays:
         return
-    strays = {each.text: each for each in evidence.strays}.values()
-    if all(each.local or each.mover for each in strays):
-        yield tuple(Before(failed.span, _assigned(each, device)) for each in strays)
-    yield tuple(_sent(each, failed, device) for each in evidence.strays)
+    strays = evidence.strays
+    if all(each.variable or each.mover or each.what == "module" for each in strays):
+        yield tuple(dict.fromkeys(Before(failed.span, _assigned(each, device)) for each in strays))
+    if not any(each.written or each.what == "module" for each in strays):
+        yield tuple(_sent(each, device) for each in strays)
 
 
 def _device(site: Site | None) -> str:
@@ -101,12 +102,10 @@ def _assigned(stray: Operand, device: str) -> str:
         return f"{stray.text}.to({device})"
     if stray.what == "list":
         return f"{stray.text} = [each.to({device}) for each in {stray.text}]"
-    return f"{stray.text} = {stray.text}.to({device})"
+    return f"{stray.variable} = {stray.variable}.to({device})"
 
 
-def _sent(stray: Operand, failed: Site, device: str) -> Edit:
-    if stray.what == "module" and stray.text.replace(".", "").isidentifier():
-        return Before(failed.span, f"{stray.text}.to({device})")
+def _sent(stray: Operand, device: str) -> Edit:
     if stray.what == "list":
         return ForEach(stray.span, f".to({device})")
     return Append(stray.span, f".to({device})")
@@ -130,10 +129,20 @@ def _fetched(evidence: Evidence) -> Iterator[tuple[Edit, ...]]:
 
 def _drawn_on_the_cpu(evidence: Evidence) -> Iterator[tuple[Edit, ...]]:
     """A generator of the CPU draws on the CPU, and what it draws is sent."""
-    failed = evidence.failed
-    if failed is None or not failed.references:
+    failed, device = evidence.failed, _device(evidence.failed)
+    if failed is None or not device:
         return
-    yield (SetDevice(failed.span, '"cpu"'), Append(failed.span, f".to({failed.references[0]})"))
+    send = Append(failed.span, f".to({device})")
+    yield (SetDevice(failed.span, '"cpu"'), send)
+    made = [each for each in evidence.others if each.what == "call"]
+    if evidence.others:
+        yield (*(SetDevice(each.span, '"cpu"') for each in made), *_on_the_cpu(evidence, made), send)
+        if not any(each.written for each in evidence.others):
+            yield (*_on_the_cpu(evidence, []), send)
+
+
+def _on_the_cpu(evidence: Evidence, made: list[Operand]) -> Iterator[Edit]:
+    yield from (Append(each.span, ".cpu()") for each in evidence.others if each not in made)
 
 
 _ON_THE_DEVICE = {"numpy": _fetched, "host": _fetched, "generator": _drawn_on_the_cpu}

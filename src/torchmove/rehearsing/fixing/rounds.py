@@ -11,13 +11,18 @@ from typing import NamedTuple
 
 from torchmove.rehearsing.evidence import Evidence
 from torchmove.rehearsing.fixing.candidates import candidates, why_none
-from torchmove.rehearsing.fixing.edits import Edit, NotEdited, edited, file_of
+from torchmove.rehearsing.fixing.edits import Edit, NotEdited, file_of
+from torchmove.rehearsing.fixing.rewriting import edited
 from torchmove.rehearsing.result import Finding, Rehearsal
 
 Rehearse = Callable[[Mapping[str, bytes]], Rehearsal]  # with these sources in the place of the files
 Read = Callable[[str], bytes]  # the source of a file; raises NotEdited for one that is not to be edited
 _MOST_ROUNDS = 12
 _NO_HELP = "no edit that is certain mends it"
+
+
+class RehearsalFailed(Exception):
+    """The edited program could not be rehearsed: it raises an error when it is loaded."""
 
 
 class Fixed(NamedTuple):
@@ -27,14 +32,16 @@ class Fixed(NamedTuple):
         before, after: the rehearsals of the program as it was and as it is edited.
         sources: the edited files.
         originals: the same files before.
-        reasons: why each finding that is left was not mended, by file, line and kind.
+        mended: the findings that are gone.
+        left: the findings that are left, each with the reason.
     """
 
     before: Rehearsal
     after: Rehearsal
     sources: dict[str, bytes]
     originals: dict[str, bytes]
-    reasons: dict[tuple[str, int, str], str]
+    mended: tuple[Finding, ...]
+    left: tuple[tuple[Finding, str], ...]
 
 
 def fix(rehearse: Rehearse, read: Read) -> Fixed:
@@ -58,7 +65,7 @@ class _Rounds:
         self.rehearse, self.read = rehearse, read
         self.originals: dict[str, bytes] = {}
         self.tried: dict[tuple[str, int | None, str, str], int] = {}  # how many candidates of a finding were tried
-        self.reasons: dict[tuple[str, int, str], str] = {}
+        self.reasons: dict[tuple[str, int | None, str], str] = {}  # why the first candidate could not be applied
 
     def run(self) -> Fixed:
         first = now = best = _Version({}, self.rehearse({}))
@@ -71,10 +78,10 @@ class _Rounds:
             now = advanced
             if self.is_better(now, first) and now.cost <= best.cost:
                 best = now
-        if best is first:
-            return Fixed(first.found, first.found, {}, {}, self.explained(first))
+        left = {self.place(best, each) for each in best.found.failing}
+        mended = tuple(each for each in first.found.failing if self.place(first, each) not in left)
         originals = {file: self.originals[file] for file in best.sources}
-        return Fixed(first.found, best.found, best.sources, originals, self.explained(best))
+        return Fixed(first.found, best.found, best.sources, originals, mended, self.explained(best))
 
     def advanced(self, now: _Version) -> _Version | None:
         """The next version: with an edit for each finding, or else with the first edit that helps alone."""
@@ -93,7 +100,7 @@ class _Rounds:
     def next_edits(self, now: _Version) -> Iterator[tuple[tuple[str, int | None, str, str], tuple[Edit, ...]]]:
         """For each finding the next candidate that can be applied."""
         for finding, evidences in _failing(now.found):
-            for number, evidence in enumerate(_distinct(evidences)):
+            for number, evidence in enumerate(evidences):
                 key = (*self.place(now, finding), f"{finding.code} {number}")
                 options = candidates(finding, evidence)
                 while self.tried.get(key, 0) < len(options):
@@ -101,7 +108,7 @@ class _Rounds:
                     try:
                         self.edit(now.sources, edits)
                     except NotEdited as error:
-                        self.reasons.setdefault((finding.file, finding.line, finding.kind), str(error))
+                        self.reasons.setdefault(key[:3], str(error))
                         self.tried[key] = self.tried.get(key, 0) + 1
                         continue
                     yield key, edits
@@ -112,7 +119,10 @@ class _Rounds:
             sources = self.edit(now.sources, edits)
         except NotEdited:
             return None
-        return _Version(sources, self.rehearse(sources)) if sources != now.sources else None
+        try:
+            return _Version(sources, self.rehearse(sources)) if sources != now.sources else None
+        except RehearsalFailed:
+            return None
 
     def edit(self, sources: Mapping[str, bytes], edits: Sequence[Edit]) -> dict[str, bytes]:
         changed = dict(sources)
@@ -152,26 +162,21 @@ class _Rounds:
         lines = _lines_before(self.originals[finding.file], version.sources[finding.file])
         return finding.file, lines.get(finding.line), finding.kind
 
-    def explained(self, version: _Version) -> dict[tuple[str, int, str], str]:
-        """Why each finding of the last rehearsal is left."""
-        reasons = {}
-        for finding, evidences in _failing(version.found):
-            own = next((each for each in evidences if not candidates(finding, each)), None)
-            said = why_none(finding, own) if own is not None else _NO_HELP
-            key = (finding.file, finding.line, finding.kind)
-            at = self.place(version, finding)
-            known = self.reasons.get((at[0], at[1] or 0, at[2]), "")
-            reasons[key] = said if said != _NO_HELP or not known else known
-        return reasons
+    def explained(self, version: _Version) -> tuple[tuple[Finding, str], ...]:
+        """Each finding of the last rehearsal with the reason why it is left."""
+        return tuple(
+            (finding, self.why_left(version, finding, evidences)) for finding, evidences in _failing(version.found)
+        )
+
+    def why_left(self, version: _Version, finding: Finding, evidences: tuple[Evidence, ...]) -> str:
+        for each in evidences:
+            if not candidates(finding, each):
+                return why_none(finding, each)
+        return self.reasons.get(self.place(version, finding), _NO_HELP)
 
 
 def _failing(found: Rehearsal) -> list[tuple[Finding, tuple[Evidence, ...]]]:
     return [(each, evidence) for each, evidence in zip(found.findings, found.evidence, strict=True) if not each.is_note]
-
-
-def _distinct(evidences: tuple[Evidence, ...]) -> list[Evidence]:
-    """Evidences with different misplaced parts: a line in a loop is reported once, and may be recorded often."""
-    return [*{(each.failed and each.failed.span, each.strays): each for each in reversed(evidences)}.values()][::-1]
 
 
 def _lines_before(original: bytes, source: bytes) -> dict[int, int]:
