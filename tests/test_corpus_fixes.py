@@ -23,7 +23,7 @@ import torchmove as tm
 from torchmove.rehearsing.run import Options, rehearse_for
 
 pytest.importorskip("libcst")
-from torchmove.rehearsing.fixing.rounds import Fixed, fix  # noqa: E402  (it imports libcst)
+from torchmove.rehearsing.fixing.rounds import Fixed, fix
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),

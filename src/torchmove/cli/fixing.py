@@ -1,7 +1,7 @@
 """`rehearse --fix`: each version of the program is rehearsed in a process of its own, so that it is imported afresh.
 
-Nothing is written before the end: the process imports the edited sources in the place of the files. It finds its request
-in a folder and leaves its answer there.
+Nothing is written before the end: the process imports the edited sources in the place of the files. It finds its
+request in a folder and leaves its answer there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from torchmove.errors import TorchmoveError
 
 _REQUEST, _ANSWER = "request", "answer"
 # -P keeps the working directory off the path, unless it is on the path of this process.
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from torchmove.cli import fixing; fixing.answer(sys.argv[1])"
+_START = """import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+from torchmove.cli.fixing import answer
+answer(sys.argv[1])"""
 
 
 def fixed(target: Target, request: Request, within: Path | None, *, write: bool) -> Any:
@@ -107,7 +110,7 @@ def import_instead(sources: Mapping[str, bytes]) -> None:
         code: CodeType = loader.source_to_code(source, path)
         return code
 
-    SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    setattr(SourceFileLoader, "get_code", get_code)  # noqa: B010  (mypy does not let a method be replaced)
 
 
 def show_instead(path: str, source: bytes) -> None:

@@ -1,7 +1,7 @@
 """What a run knows about a finding beside its text: the expressions involved, and what names a device there.
 
-It is recorded only for `rehearse --fix`. Everything here is plain data, taken while the variables have their values, and
-travels from the process that rehearses to the one that edits.
+It is recorded only for `rehearse --fix`, while the variables have their values. It is plain data, which travels from
+the process that rehearses to the one that edits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,21 @@ _MOST_VARIABLES = 64
 _COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 _MISSING = object()
 _VIEWS = ("T", "mT", "H", "data", "grad", "real", "imag")
-_NO_TENSORS = ("size", "numel", "dim", "item", "tolist", "stride", "nelement", "numpy", "element_size")
+# Methods that return something else, or a tensor on another device.
+_ELSEWHERE = (
+    "to",
+    "cuda",
+    "cpu",
+    "size",
+    "numel",
+    "dim",
+    "item",
+    "tolist",
+    "stride",
+    "nelement",
+    "numpy",
+    "element_size",
+)
 
 
 class Span(NamedTuple):
@@ -62,6 +76,7 @@ class Operand(NamedTuple):
             is computed from; of a tensor that is written to, the attribute or element that holds it.
         written: the operation writes to it: then a copy of it is of no use.
         mover: the variable whose own `to` would move it, such as a batch object.
+        method: the method that is called on it.
     """
 
     span: Span
@@ -70,6 +85,7 @@ class Operand(NamedTuple):
     variable: str = ""
     written: bool = False
     mover: str = ""
+    method: str = ""
 
 
 class AttributeOf(NamedTuple):
@@ -150,7 +166,7 @@ class Recorder:
             strays,
             others,
             None if origin is None else origin.made,
-            _attribute_of(tensor, self.stage) if known else None,
+            _attribute_of(tensor) if known else None,
             thrown,
             bool(getattr(tensor, "requires_grad", False)),
         )
@@ -164,7 +180,7 @@ def _own_frame() -> FrameType | None:
     return frames[-1] if frames else None
 
 
-def _attribute_of(tensor: Any, stage: Any) -> AttributeOf | None:
+def _attribute_of(tensor: Any) -> AttributeOf | None:
     """The module's plain attribute that holds this tensor."""
     for each in gc.get_objects():
         if not issubclass(type(each), nn.Module):
@@ -196,9 +212,9 @@ class _At:
         """The variables that the function has, without those of its module."""
         found = dict(self.frame.f_locals)
         outer = self.frame.f_back
-        if self.frame.f_code.co_name in _COMPREHENSIONS and outer is not None:
-            if any(each is self.frame.f_code for each in outer.f_code.co_consts):
-                found = {**outer.f_locals, **found}
+        is_inside = outer is not None and any(each is self.frame.f_code for each in outer.f_code.co_consts)
+        if is_inside and outer is not None and self.frame.f_code.co_name in _COMPREHENSIONS:
+            found = {**outer.f_locals, **found}
         return {name: value for name, value in found.items() if name.isidentifier()}
 
     @cached_property
@@ -208,6 +224,11 @@ class _At:
     @cached_property
     def node(self) -> ast.AST | None:
         return None if self.source is None else self.source.node_at(_position(self.frame))
+
+    def text(self, node: ast.AST) -> str:
+        """An expression as it is written, in one line."""
+        written = ast.get_source_segment("".join(linecache.getlines(self.file)), node)
+        return ast.unparse(node) if written is None or "\n" in written else written
 
     def site(self) -> Site | None:
         return None if self.node is None else Site(self.span(self.node), self.references())
@@ -254,33 +275,35 @@ class _At:
             return self._is(value, stray, origin)
 
         operands = [*_operands(self.node)]
-        there = [self._comes_from(each, self._has_there) for each in operands]
         same = [each for each in operands if self._comes_from(each, is_same)]
         if not same:
-            same = [each for each, is_there in zip(operands, there, strict=True) if not is_there and self._is_open(each)]
-            same = same if len(same) == 1 else []
+            unknown = [each for each in operands if self._is_open(each)]
+            unknown = [each for each in unknown if not self._comes_from(each, self._has_there)]
+            same = unknown if len(unknown) == 1 else []
+        called = getattr(self.node, "func", None)
+        if any(each is called for each in same):  # `self` has what `self.layer` has
+            same = [each for each in same if each is not getattr(called, "value", None)]
         return tuple(filter(None, (self._operand(each, is_same) for each in same)))
 
     def _is_open(self, node: ast.AST) -> bool:
-        """Whether the value of an operand is not known: what a call returns."""
+        """Whether the device of an operand is not known: what a function returns."""
         if isinstance(node, ast.Attribute) and isinstance(self.node, ast.Call) and self.node.func is node:
             return False
+        if isinstance(node, ast.Call):
+            is_sent = isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda")
+            return not is_sent and not self._is_module_there(self.value(node.func))
         return self.value(node) is _MISSING
 
+    def _is_module_there(self, value: Any) -> bool:
+        weights = [*nn.Module.parameters(value)] if isinstance(value, nn.Module) else []
+        return bool(weights) and all(map(self.is_there, weights))
+
     def _comes_from(self, node: ast.AST, wanted: Callable[[Any], bool]) -> bool:
-        """Whether an expression is a wanted tensor, or computed on the device of one."""
-        if wanted(self.value(node)):
-            return True
-        if isinstance(node, ast.BinOp):
-            return self._comes_from(node.left, wanted) or self._comes_from(node.right, wanted)
-        if isinstance(node, ast.UnaryOp):
-            return self._comes_from(node.operand, wanted)
-        if isinstance(node, ast.Subscript):
-            return self._comes_from(node.value, wanted)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            is_sent = node.func.attr in ("to", "cuda", "cpu", *_NO_TENSORS)
-            return not is_sent and self._comes_from(node.func.value, wanted)
-        return isinstance(node, ast.Attribute) and node.attr in _VIEWS and self._comes_from(node.value, wanted)
+        """Whether an expression is a wanted tensor or module, or computed on the device of a wanted tensor."""
+        return wanted(self.value(node)) or any(self._computed_from(each, wanted) for each in _sources_of(node))
+
+    def _computed_from(self, node: ast.AST, wanted: Callable[[Any], bool]) -> bool:
+        return not isinstance(self.value(node), nn.Module) and self._comes_from(node, wanted)
 
     def _is(self, value: Any, stray: Any, origin: Origin | None) -> bool:
         if type(value) in (list, tuple):
@@ -295,10 +318,9 @@ class _At:
 
     def named_by(self, kind: str) -> tuple[Operand, ...]:
         """The operands that a finding without a misplaced tensor is about."""
-        node = self.node
-        if kind == "numpy" and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "numpy":
-                return tuple(filter(None, [self._operand(node.func.value, self._has_there)]))
+        node, function = self.node, getattr(self.node, "func", None)
+        if kind == "numpy" and isinstance(function, ast.Attribute) and function.attr == "numpy":
+            return tuple(filter(None, [self._operand(function.value, self._has_there)]))
         if kind not in ("numpy", "host"):
             return ()
         operands = [*_operands(node)]
@@ -333,14 +355,18 @@ class _At:
         what = "call" if isinstance(node, ast.Call) else what
         written = self._writes_to(node)
         variable = self._kept_in(node) if written else self._variable(node, wanted)
-        return Operand(self.span(node), ast.unparse(node), what, variable, written, self._mover(node))
+        return Operand(self.span(node), self.text(node), what, variable, written, self._mover(node), self._method(node))
+
+    def _method(self, operand: ast.AST) -> str:
+        func = getattr(self.node, "func", None)
+        return func.attr if isinstance(func, ast.Attribute) and func.value is operand else ""
 
     def _writes_to(self, operand: ast.AST) -> bool:
         """Whether the operation changes an operand in place."""
         node = self.node
         if isinstance(node, ast.Call):
             is_out = any(each.arg == "out" and each.value is operand for each in node.keywords)
-            method = node.func.attr if isinstance(node.func, ast.Attribute) and node.func.value is operand else ""
+            method = self._method(operand)
             return is_out or (method.endswith("_") and not method.endswith("__"))
         if isinstance(node, ast.AugAssign):
             return operand is node.target
@@ -351,14 +377,14 @@ class _At:
         while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             node = node.func.value
         is_kept = isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(self.value(node), Tensor)
-        return ast.unparse(node) if is_kept else ""
+        return self.text(node) if is_kept else ""
 
     def _variable(self, node: Any, wanted: Callable[[Any], bool]) -> str:
         """The variable of the function from which an operand is computed."""
         code = self.frame.f_code
         own = {*code.co_varnames, *code.co_cellvars}
         names = [each for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in own]
-        found = {each.id for each in names if wanted(self.value(each))}
+        found = {each.id for each in names if wanted(self.value(each)) and not isinstance(self.value(each), nn.Module)}
         return found.pop() if len(found) == 1 else ""
 
     def _mover(self, node: Any) -> str:
@@ -386,17 +412,17 @@ class _At:
         places = [*self._places_of(self.node, bound)]
         for each in places:
             if self.is_there(self.value(each)):
-                yield f"{ast.unparse(each)}.device"
+                yield f"{self.text(each)}.device"
         places += self._places_of(statement, bound)
         for each in places:
             if isinstance(each, ast.Attribute) and self._is_home(each.attr, self.value(each)):
-                yield ast.unparse(each)
+                yield self.text(each)
         yield from (name for name, value in self._variables() if self._is_home(name, value))
         for name, value in self.scope.items():
             if self.is_there(value) and name not in bound:
                 yield f"{name}.device"
         for each in places:
-            yield from self._of_module(ast.unparse(each), self.value(each))
+            yield from self._of_module(self.text(each), self.value(each))
         for name, value in self._variables():
             yield from self._of_module(name, value)
 
@@ -411,7 +437,7 @@ class _At:
         yield from self.scope.items()
         names = {*self.frame.f_code.co_names}
         for name, value in self.frame.f_globals.items():
-            is_used = name in names or isinstance(value, (torch.device, str)) or isinstance(value, nn.Module)
+            is_used = name in names or isinstance(value, (torch.device, str, nn.Module))
             if is_used and name not in self.scope and not name.startswith("__"):
                 yield name, value
 
@@ -423,10 +449,7 @@ class _At:
 
     def _of_module(self, text: str, value: Any) -> Iterator[str]:
         """The device of a module's weights, if all of them are there."""
-        if not isinstance(value, nn.Module):
-            return
-        weights = [*nn.Module.parameters(value)]
-        if not weights or not all(map(self.is_there, weights)):
+        if not self._is_module_there(value):
             return
         own = next((name for name, each in vars(value)["_parameters"].items() if each is not None), None)
         yield f"{text}.{own}.device" if own is not None else f"next({text}.parameters()).device"
@@ -446,8 +469,9 @@ def _attribute(holder: Any, name: str) -> Any:
     for held in (own, *(own.get(kind, {}) for kind in ("_parameters", "_buffers", "_modules"))):
         if isinstance(held, Mapping) and name in held:
             return held[name]
-    if isinstance(holder, tuple) and name in getattr(holder, "_fields", ()):
-        return holder[holder._fields.index(name)]
+    fields = getattr(holder, "_fields", ())
+    if isinstance(holder, tuple) and name in fields:
+        return holder[fields.index(name)]
     for kind in type(holder).__mro__:
         if name in vars(kind):
             value = vars(kind)[name]
@@ -556,6 +580,18 @@ def _operands(node: ast.AST | None) -> Iterator[ast.expr]:
         yield from _opened(each)
 
 
+def _sources_of(node: ast.AST) -> tuple[ast.expr, ...]:
+    """The parts of an expression whose device is that of its result."""
+    if isinstance(node, ast.BinOp):
+        return node.left, node.right
+    if isinstance(node, ast.UnaryOp):
+        return (node.operand,)
+    if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in _VIEWS):
+        return (node.value,)
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    return (node.func.value,) if is_method and node.func.attr not in _ELSEWHERE else ()  # type: ignore[attr-defined]
+
+
 def _opened(node: ast.expr) -> Iterator[ast.expr]:
     if isinstance(node, (ast.List, ast.Tuple)):
         for each in node.elts:
@@ -580,10 +616,12 @@ def _bound_in(statement: ast.AST | None, but_at: ast.AST | None) -> set[str]:
     for node in ast.walk(statement) if statement is not None else ():
         if isinstance(node, ast.NamedExpr):
             found |= _names_in(node.target)
-        elif isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            if not any(each is but_at for each in ast.walk(node)):
-                found |= _bound_by(node)
+        elif isinstance(node, _BINDERS) and not any(each is but_at for each in ast.walk(node)):
+            found |= _bound_by(node)
     return found
+
+
+_BINDERS = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def _bound_by(node: Any) -> set[str]:

@@ -7,6 +7,7 @@ finding is seen by rehearsing the edited program.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchmove.rehearsing.evidence import Evidence, Operand, Site
 from torchmove.rehearsing.fixing.edits import (
@@ -32,15 +33,23 @@ _TRAINED_IN_CONTAINER = (
 )
 
 
-def candidates(finding: Finding, evidence: Evidence) -> list[tuple[Edit, ...]]:
-    """Each candidate is the edits that belong together."""
-    if finding.kind in NOT_EDITED:
-        return []
-    if finding.kind == "container" and evidence.trained:
+class Candidate(NamedTuple):
+    """Edits that belong together. `early`: they are at the cause, and are tried before those at the use."""
+
+    edits: tuple[Edit, ...]
+    early: bool
+
+
+def candidates(finding: Finding, evidence: Evidence) -> list[Candidate]:
+    if finding.kind in NOT_EDITED or (finding.kind == "container" and evidence.trained):
         return []
     if finding.kind in _ON_THE_DEVICE:
-        return [*_ON_THE_DEVICE[finding.kind](evidence)]
-    return [*_at_the_cause(finding.kind, evidence), *_at_the_use(evidence)]
+        return [Candidate(each, True) for each in _ON_THE_DEVICE[finding.kind](evidence)]
+    return [
+        *(Candidate(each, True) for each in _at_the_cause(finding.kind, evidence)),
+        *(Candidate(each, False) for each in _at_the_use(evidence)),
+        *(Candidate(each, False) for each in _at_the_cause_at_last(finding.kind, evidence)),
+    ]
 
 
 def why_none(finding: Finding, evidence: Evidence) -> str:
@@ -49,6 +58,8 @@ def why_none(finding: Finding, evidence: Evidence) -> str:
         return NOT_EDITED[finding.kind]
     if finding.kind == "container" and evidence.trained:
         return _TRAINED_IN_CONTAINER
+    if any(each.method == "pin_memory" for each in evidence.strays):
+        return "pin it before it is sent: only memory of the host is pinned"
     if evidence.failed is None:
         return "the expression that fails is not known"
     if not evidence.strays:
@@ -72,9 +83,15 @@ def _at_the_cause(kind: str, evidence: Evidence) -> Iterator[tuple[Edit, ...]]:
     if kind == "factory" and device:
         yield (AddDevice(made.span, device),)
         yield (Append(made.span, f".to({device})"),)
-    if kind in ("hard-coded", "stale-device"):
-        if device:
-            yield (SetDevice(made.span, device),)
+    for each in made.references if kind in ("hard-coded", "stale-device") else ():
+        yield (SetDevice(made.span, each, only_made=True),)
+
+
+def _at_the_cause_at_last(kind: str, evidence: Evidence) -> Iterator[tuple[Edit, ...]]:
+    """Where a tensor was sent to the host by name, and cannot be sent back where it is used."""
+    made = evidence.made
+    if made is not None and kind in ("hard-coded", "stale-device"):
+        yield from ((SetDevice(made.span, each),) for each in made.references)
         yield (Drop(made.span),)
 
 
@@ -116,8 +133,7 @@ def _sent(stray: Operand, device: str) -> Edit:
 
 def _fetched(evidence: Evidence) -> Iterator[tuple[Edit, ...]]:
     """For numpy, and for operations that read the CPU."""
-    detach = ("", ".detach()")
-    for before in detach:
+    for before in ("", ".detach()"):
         edits = []
         for each in evidence.strays:
             has = each.text.endswith((".detach()", ".data"))
@@ -145,4 +161,10 @@ def _on_the_cpu(evidence: Evidence, made: list[Operand]) -> Iterator[Edit]:
     yield from (Append(each.span, ".cpu()") for each in evidence.others if each not in made)
 
 
-_ON_THE_DEVICE = {"numpy": _fetched, "host": _fetched, "generator": _drawn_on_the_cpu}
+def _read_on_the_host(evidence: Evidence) -> Iterator[tuple[Edit, ...]]:
+    first = next(_fetched(evidence), None)
+    if first is not None and not any(each.method == "pin_memory" for each in evidence.strays):
+        yield first
+
+
+_ON_THE_DEVICE = {"numpy": _fetched, "host": _read_on_the_host, "generator": _drawn_on_the_cpu}

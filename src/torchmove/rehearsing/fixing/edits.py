@@ -19,10 +19,15 @@ class AddDevice(NamedTuple):
 
 
 class SetDevice(NamedTuple):
-    """Name the right device in a call that names a wrong one: `x.to("cpu")`, `torch.ones(2, device="cpu")`."""
+    """Name the right device in a call that names a wrong one: `x.to("cpu")`, `torch.ones(2, device="cpu")`.
+
+    With `only_made` it is applied to a call that makes a tensor, or names a second device; a tensor that is sent to the
+    host by name may be there to save the device's memory.
+    """
 
     span: Span
     device: str
+    only_made: bool = False
 
 
 class Append(NamedTuple):

@@ -6,6 +6,7 @@ An edit that cannot be applied where it points raises `NotEdited`, with the reas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import libcst as cst
@@ -41,7 +42,7 @@ def edited(source: bytes, edits: Sequence[Edit]) -> bytes:
         changes.setdefault(node, []).append(change)
     result = module.visit(_Applying(changes))
     assert isinstance(result, cst.Module)
-    found = result.bytes
+    found: bytes = result.bytes
     try:
         compile(found, "edited", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
@@ -55,11 +56,11 @@ def _parsed(source: bytes) -> cst.Module:
     except (cst.ParserSyntaxError, UnicodeDecodeError, LookupError) as error:
         raise NotEdited(f"libcst cannot read it: {str(error).partition(chr(10))[0]}") from None
     if module.bytes != source:
-        raise NotEdited("libcst would change its encoding or its line ends")
+        raise NotEdited("libcst would change other characters of it")
     return module
 
 
-class _Applying(cst.CSTTransformer):
+class _Applying(cst.CSTTransformer):  # type: ignore[misc]
     def __init__(self, changes: dict[cst.CSTNode, list[Any]]) -> None:
         super().__init__()
         self.changes = changes
@@ -119,6 +120,14 @@ class _Tree(NamedTuple):
             way.append(node)
             node = parent
 
+    def parameters_around(self, node: cst.CSTNode) -> set[str]:
+        """The parameters of the function that a node is in."""
+        parent = self.parents.get(node)
+        while parent is not None and not isinstance(parent, cst.FunctionDef):
+            parent = self.parents.get(parent)
+        given = parent.params if parent is not None else cst.Parameters()
+        return {each.name.value for each in (*given.posonly_params, *given.params, *given.kwonly_params)}
+
     def class_named(self, owner: str) -> cst.ClassDef:
         for node in self.positions:
             if isinstance(node, cst.ClassDef) and self._qualified(node) == owner:
@@ -148,6 +157,8 @@ def _add_device(tree: _Tree, edit: AddDevice) -> tuple[cst.CSTNode, Any]:
     given = _argument(call, "device")
     if given is not None and not (isinstance(given.value, cst.Name) and given.value.value == "None"):
         raise NotEdited("the call has a device= already")
+    if _argument(call, "generator") is not None:
+        raise NotEdited("its generator is one of the CPU")
     if any(each.star == "**" for each in call.args):
         raise NotEdited("the call takes **keywords, which may have a device")
     if any(isinstance(each.value, cst.GeneratorExp) and not each.value.lpar for each in call.args):
@@ -190,6 +201,13 @@ def _set_device(tree: _Tree, edit: SetDevice) -> tuple[cst.CSTNode, Any]:
         given = call.args[0]
     if given is None:
         raise NotEdited("the call names no device")
+    code = cst.Module([]).code_for_node
+    if is_to and edit.only_made and "cpu" in code(given.value):
+        raise NotEdited("it is sent to the host by name")
+    if isinstance(call.func, cst.Attribute) and edit.device.startswith(f"{code(call.func.value)}."):
+        raise NotEdited("it would be sent to its own device")
+    if isinstance(given.value, cst.Name) and given.value.value in tree.parameters_around(call):
+        raise NotEdited("the device is an argument of the function")
 
     def change(now: cst.Call) -> cst.Call:
         index = next(index for index, each in enumerate(call.args) if each is given)
@@ -241,7 +259,7 @@ def _rebased(suffix: Any, base: cst.BaseExpression) -> cst.BaseExpression:
         return base
     if isinstance(suffix, cst.Call):
         return suffix.with_changes(func=_rebased(suffix.func, base))
-    return suffix.with_changes(value=_rebased(suffix.value, base))  # type: ignore[no-any-return]
+    return suffix.with_changes(value=_rebased(suffix.value, base))
 
 
 def _drop(tree: _Tree, edit: Drop) -> tuple[cst.CSTNode, Any]:
@@ -298,9 +316,13 @@ def _keep(tree: _Tree, edit: Keep) -> tuple[cst.CSTNode, Any]:
             if not isinstance(parent, cst.SimpleStatementLine):
                 raise NotEdited("it is not a statement of its own line")
             if isinstance(receiver, (cst.Name, cst.Attribute, cst.Subscript)):
-                target = receiver.with_changes(lpar=[], rpar=[])
-                return node, lambda now: cst.Assign([cst.AssignTarget(target)], now.value, semicolon=now.semicolon)
+                targets = [cst.AssignTarget(receiver.with_changes(lpar=[], rpar=[]))]
+                return node, partial(_assigned_to, targets)
     raise NotEdited("no variable is sent there")
+
+
+def _assigned_to(targets: list[cst.AssignTarget], now: cst.Expr) -> cst.Assign:
+    return cst.Assign(targets, now.value, semicolon=now.semicolon)
 
 
 def _receiver(node: cst.BaseExpression) -> cst.BaseExpression | None:

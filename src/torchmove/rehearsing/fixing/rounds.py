@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from torchmove.rehearsing.evidence import Evidence
-from torchmove.rehearsing.fixing.candidates import candidates, why_none
+from torchmove.rehearsing.fixing.candidates import Candidate, candidates, why_none
 from torchmove.rehearsing.fixing.edits import Edit, NotEdited, file_of
 from torchmove.rehearsing.fixing.rewriting import edited
 from torchmove.rehearsing.result import Finding, Rehearsal
 
 Rehearse = Callable[[Mapping[str, bytes]], Rehearsal]  # with these sources in the place of the files
 Read = Callable[[str], bytes]  # the source of a file; raises NotEdited for one that is not to be edited
+Key = tuple[str, int | None, str, str]  # of a finding: its file, its line before all edits, its kind, and its code
 _MOST_ROUNDS = 12
 _NO_HELP = "no edit that is certain mends it"
 
@@ -64,7 +65,7 @@ class _Rounds:
     def __init__(self, rehearse: Rehearse, read: Read) -> None:
         self.rehearse, self.read = rehearse, read
         self.originals: dict[str, bytes] = {}
-        self.tried: dict[tuple[str, int | None, str, str], int] = {}  # how many candidates of a finding were tried
+        self.tried: dict[Key, int] = {}  # how many candidates of a finding were tried
         self.reasons: dict[tuple[str, int | None, str], str] = {}  # why the first candidate could not be applied
 
     def run(self) -> Fixed:
@@ -85,33 +86,34 @@ class _Rounds:
 
     def advanced(self, now: _Version) -> _Version | None:
         """The next version: with an edit for each finding, or else with the first edit that helps alone."""
-        steps = [*self.next_edits(now)]
+        found = [*self.next_edits(now)]
+        steps = [each for each in found if each[1].early] or found
         if len(steps) > 1:
-            together = self.with_edits(now, [edit for _, edits in steps for edit in edits])
-            if together is not None and together.cost < now.cost:
+            together = self.with_edits(now, [edit for _, candidate in steps for edit in candidate.edits])
+            if together is not None and all(self.helps(together, now, key) for key, _ in steps):
                 return together
-        for key, edits in steps:
+        for key, (edits, _) in steps:
             self.tried[key] = self.tried.get(key, 0) + 1
             alone = self.with_edits(now, edits)
             if alone is not None and self.helps(alone, now, key):
                 return alone
         return self.advanced(now) if steps else None
 
-    def next_edits(self, now: _Version) -> Iterator[tuple[tuple[str, int | None, str, str], tuple[Edit, ...]]]:
+    def next_edits(self, now: _Version) -> Iterator[tuple[Key, Candidate]]:
         """For each finding the next candidate that can be applied."""
         for finding, evidences in _failing(now.found):
             for number, evidence in enumerate(evidences):
                 key = (*self.place(now, finding), f"{finding.code} {number}")
                 options = candidates(finding, evidence)
                 while self.tried.get(key, 0) < len(options):
-                    edits = options[self.tried.get(key, 0)]
+                    candidate = options[self.tried.get(key, 0)]
                     try:
-                        self.edit(now.sources, edits)
+                        self.edit(now.sources, candidate.edits)
                     except NotEdited as error:
                         self.reasons.setdefault(key[:3], str(error))
                         self.tried[key] = self.tried.get(key, 0) + 1
                         continue
-                    yield key, edits
+                    yield key, candidate
                     break
 
     def with_edits(self, now: _Version, edits: Sequence[Edit]) -> _Version | None:
@@ -138,13 +140,14 @@ class _Rounds:
 
     # ------------------------------------------------------------ comparing rehearsals
 
-    def helps(self, then: _Version, now: _Version, key: tuple[str, int | None, str, str]) -> bool:
+    def helps(self, then: _Version, now: _Version, key: Key) -> bool:
         """Whether an edit mended its finding; another one that was hidden behind it may appear."""
         if then.found.ending != "finished" and now.found.ending == "finished":
             return False
-        left = {(*self.place(then, each), each.code) for each in then.found.failing}
-        before = {(*self.place(now, each), each.code) for each in now.found.failing}
-        return then.cost < now.cost or (len(left - before) <= 1 and key[:3] not in {each[:3] for each in left})
+        left = {self.place(then, each) for each in then.found.failing}
+        before = {self.place(now, each) for each in now.found.failing}
+        new = left - before
+        return key[:3] not in left and not any(each[:2] == key[:2] for each in new) and len(new) <= len(before)
 
     def is_better(self, then: _Version, first: _Version) -> bool:
         """Whether a version may be written: nothing is new, and something is mended."""
