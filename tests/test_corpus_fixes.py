@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy
 import pytest
 import torch
-from test_corpus import CLEAN, DECOYS, PLANTED, no_accelerator, objects_of
+from test_corpus import CLEAN, DECOYS, PLANTED, has_its_devices, moved, no_accelerator, objects_of
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -169,3 +169,16 @@ def test_most_of_the_planted_programs_are_mended(capsys):
             print(f"  {kind:12} fixed {kinds['fixed', kind]:3}  left {kinds['left', kind]:3}")
         print(*(f"  {count:3} {kind}: {why}" for (kind, why), count in reasons.most_common()), sep="\n")
     assert endings["clean"] >= ENOUGH * endings.total()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
+def test_a_mended_program_runs_on_a_gpu(path):
+    done = fixed(path)
+    if not done.after.ok or not done.sources:
+        pytest.skip("not mended")
+    if not has_its_devices(path):
+        pytest.skip("it needs two GPUs")
+    program = loaded(path, done.sources[str(path)])
+    program.step(*moved(program))
+    torch.cuda.synchronize()
