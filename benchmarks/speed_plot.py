@@ -1,6 +1,6 @@
 """The figures of speed.py as a plot, drawn by hand: bars of gigabytes a second above, seconds by size below.
 
-It has no background, and colours of middle brightness: it reads on white and on black.
+It has no background, and colors of middle brightness: it reads on white and on black.
 """
 
 from __future__ import annotations

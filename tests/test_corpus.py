@@ -23,7 +23,7 @@ CORPUS = Path(__file__).parent / "corpus"
 PLANTED, CLEAN, DECOYS = (sorted((CORPUS / name).glob("*.py")) for name in ("planted", "clean", "decoys"))
 KINDS = {
     *("attribute", "container", "cache", "closure", "factory", "hard-coded", "error", "numpy", "host", "generator"),
-    *("stale-device", "input", "loss", "optimizer", "thrown-away", "synchronises"),
+    *("stale-device", "input", "loss", "optimizer", "thrown-away", "synchronizes", "dtype"),
 }
 # What torch says of a class that it does not know, or of a GPU that is not there.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -71,7 +71,7 @@ def found_in(path: Path, *, notes: bool = False) -> set[tuple[int, str]]:
     is_error = any(finding.kind == "error" for finding in found.findings)
     assert (found.stopped == "") is not is_error, str(found)
     assert {finding.file for finding in found.findings} <= {str(path)}
-    marked = {"synchronises"} if notes else set()
+    marked = {"synchronizes"} if notes else set()
     return {(each.line, each.kind) for each in found.findings if not each.is_note or each.kind in marked}
 
 
@@ -98,7 +98,7 @@ def test_every_program_runs_on_the_cpu(path):
 def test_a_planted_bug_is_found_where_it_is(path):
     marks = marks_in(path)
     assert marks
-    assert found_in(path, notes=any(kind == "synchronises" for _, kind in marks)) == marks
+    assert found_in(path, notes=any(kind == "synchronizes" for _, kind in marks)) == marks
 
 
 @pytest.mark.parametrize("path", CLEAN + DECOYS, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -15,8 +15,8 @@ SAYS = {
     "nested_model": ["the same values: True;  still tied: True"],
     "mid_training": ["AdamW keeps its step on the CPU", "SGD with momentum, 50 more on the cpu"],
     "rehearsal": [
-        "3 places would fail on cuda:0",
-        "2 places would fail on cuda:0",
+        "3 device errors on cuda:0",
+        "2 device errors on cuda:0",
         'Fix: torch.randn(3, 4, device="cuda")',
     ],
     "parking": ["the second time", "has answered: True", "20 steps more: loss"],
@@ -30,7 +30,7 @@ def test_every_example_is_run():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", SAYS)
-def test_the_example_tells_its_story(example):
+def test_the_example_prints_its_steps(example):
     ran = subprocess.run([sys.executable, EXAMPLES / f"{example}.py"], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert all(words in ran.stdout for words in SAYS[example]), ran.stdout

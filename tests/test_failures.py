@@ -121,7 +121,7 @@ def test_a_child_with_a_to_of_its_own_is_moved_by_its_parent(route):
     assert parent[0]._transform.device == route.away
 
 
-def test_attributes_hung_on_a_parameter_move_and_stay_on_it(route):
+def test_attributes_of_a_parameter_move_and_stay_on_it(route):
     model = nn.Linear(2, 2)
     model.weight.quant_state = {"absmax": numbers(2), "code": [numbers(3)]}
     route.start(model)
@@ -383,7 +383,7 @@ def test_an_optimizer_made_before_the_move_trains_the_model(route):
     assert bits(model[0].weight) != before
 
 
-def test_plain_to_loses_what_hangs_on_a_parameter_that_it_replaces(twin):
+def test_plain_to_loses_what_is_attached_to_a_parameter_that_it_replaces(twin):
     def hung() -> tuple[nn.Linear, list[int], weakref.ref[nn.Parameter]]:
         model, calls = nn.Linear(1, 1), []
         model.weight.note = "decays"
@@ -403,7 +403,7 @@ def test_plain_to_loses_what_hangs_on_a_parameter_that_it_replaces(twin):
     assert (kept.weight.note, calls, watched()) == ("decays", [1], kept.weight)
 
 
-def test_plain_to_orphans_the_optimizer_and_verify_says_so(twin):
+def test_plain_to_orphans_the_optimizer_and_verify_reports_it(twin):
     model, optimizer = trained(torch.optim.SGD)
     model.to("twin:0")
     verdict = tm.verify(model, optimizer, on="twin:0")
@@ -458,7 +458,7 @@ def test_an_ema_that_is_kept_stays_and_the_model_moves(twin):
     receipt = tm.move(model, ema, to="twin:0", keep=[ema])
     assert model.weight.device.type == "twin"
     assert {tensor.device.type for tensor in ema.shadow.values()} == {"cpu"}
-    assert {stay.why for stay in receipt.plan.stays} == {"kept, as asked"}
+    assert {stay.why for stay in receipt.plan.stays} == {"kept by keep="}
 
 
 def test_a_gradient_scaler_moves_with_what_it_keeps_by_device(twin):
@@ -569,7 +569,7 @@ def test_batches_fetched_ahead_stay(twin):
 
 
 def test_a_rule_of_data_is_not_for_optimizers():
-    with pytest.raises(ValueError, match="cannot be 'data'"):
+    with pytest.raises(ValueError, match="'data' is for other objects"):
         tm.register_rule(torch.optim.SGD, "momentum_buffer", "data")
 
 
@@ -581,7 +581,7 @@ def test_devices_in_keys_of_many_entries_are_one_note(twin):
     (note,) = receipt.plan.notes
     assert note.code == "N040"
     assert note.path == "list(model.cache)[0][1] ... and 5 more"
-    assert note.why == "remembers cpu in an object that cannot be changed"
+    assert note.why == "stores cpu in an object that cannot be changed"
     assert {tensor.device.type for tensor in model.cache.values()} == {"twin"}
 
 
@@ -617,7 +617,7 @@ def test_an_expanded_buffer_stays_small(twin):
     assert model.ones.shape == (512, 512)
 
 
-def test_only_the_reachable_part_of_a_storage_travels(twin):
+def test_only_the_reachable_part_of_a_storage_is_copied(twin):
     model = nn.Module()
     model.register_buffer("row", torch.arange(1_000_000.0)[500_000:500_010])
     used = twin.bytes_in_use()
@@ -835,7 +835,7 @@ def test_the_values_of_a_csr_parameter_move(route):
     assert model.weight.device == model.weight.values().device == model.weight.crow_indices().device == route.away
 
 
-def test_lazy_modules_move_and_initialise_there(route):
+def test_lazy_modules_move_and_initialize_there(route):
     model = nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d())
     route.start(model)
     route.there(model)
@@ -907,7 +907,7 @@ def test_a_reason_that_many_paths_share_is_one_line():
         tm.move(model, to="twin:0")
     assert len(error.value.refusals) == 150
     (head, line) = str(error.value).splitlines()
-    assert head == "refused, nothing was changed, for 1 reason:"
+    assert head == "move refused for 1 reason; nothing was changed:"
     assert line.startswith("  R030 at 150 paths (model[0].weight ... and 149 more): a meta tensor has no bytes")
     assert line.count("Fix: ") == 1
 
@@ -918,7 +918,7 @@ def test_different_reasons_are_lines_of_their_own():
     with pytest.raises(tm.MoveRefused) as error:
         tm.move(model, nn.Linear(2, 2, bias=False, device="meta"), to="twin:0")
     head, *lines = str(error.value).splitlines()
-    assert head == "refused, nothing was changed, for 3 reasons:"
+    assert head == "move refused for 3 reasons; nothing was changed:"
     single = [each for each in lines if " paths " not in each]
     assert single == [f"  {each}" for each in error.value.refusals if each.code == "R030"]
     (assigned,) = [each for each in lines if "R032 at 2 paths (model.left ... and 1 more)" in each]

@@ -80,7 +80,7 @@ def test_a_path_leads_to_its_tensor(state):
         assert found is slot.tensor or is_part
 
 
-def test_the_nouns_print_and_turn_into_json(state, twin):
+def test_results_print_and_convert_to_json(state, twin):
     inventory, plan = tm.survey(*state.objects), tm.plan(*state.objects, to="twin:0")
     receipt = tm.move(*state.objects, to="twin:0")
     verdict = tm.verify(*state.objects, on="twin:0")

@@ -36,7 +36,7 @@ def test_a_terminal_sees_bytes_rate_and_time_left():
     assert "/s" in page
 
 
-def test_a_log_a_short_move_and_one_who_wants_none_see_nothing():
+def test_a_log_a_short_move_and_progress_false_show_no_bar():
     assert shown(terminal=False) == ""
     assert shown(terminal=True, wanted=False) == ""
     assert shown(terminal=True, after=60.0) == ""

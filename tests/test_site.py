@@ -78,7 +78,7 @@ def test_the_reference_has_every_public_name_with_what_it_takes(site):
         ("new.md", "# A page that nobody leads to"),
     ],
 )
-def test_what_is_broken_is_an_error(page, words, tmp_path):
+def test_a_broken_link_fails_the_build(page, words, tmp_path):
     for name in ("docs", "src"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)

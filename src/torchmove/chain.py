@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import NoneType
 from typing import Any, Literal
@@ -19,7 +19,10 @@ from torchmove.moving.apply import Job, apply_jobs
 from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.movers import NoSuchMover, choose_mover
 from torchmove.moving.receipt import Receipt
-from torchmove.planning.placement import keep_of
+from torchmove.planning.conversion import Request, request_of
+from torchmove.planning.graph_holders import with_graph_holders
+from torchmove.planning.not_given import notes_now, with_notes
+from torchmove.planning.placement import Targets, keep_of
 from torchmove.planning.plan import Plan, Refusal
 from torchmove.planning.planner import FAKES, Back, FreeBytes, make_plan
 from torchmove.progress import ProgressBar, Stages
@@ -28,6 +31,7 @@ from torchmove.surveying.paths import check, given
 from torchmove.surveying.survey import survey_objects
 from torchmove.verifying.digests import digests, makes_dense
 from torchmove.verifying.verify import Verdict, verify_move, verify_place
+from torchmove.wrong_calls import answers_wrong_calls, no_plan
 
 STALE = Refusal(
     "R013",
@@ -57,9 +61,11 @@ def _diagnostics_and_devices(inventory: Inventory) -> list[tuple[object, ...]]:
 
 Device = torch.device | str | int
 Thoroughness = Literal["quick", "bytes", "off"]
-_Planner = Callable[[dict[str, Any], torch.device, Sequence[Any], FreeBytes], Plan]
+_Planner = Callable[..., Plan]
+_UNCONVERTED = Request()
 
 
+@answers_wrong_calls()
 def survey(*objects: Any) -> Inventory:
     """List every tensor in the objects: its path, role, device, bytes, and which tensors share storage.
 
@@ -78,7 +84,16 @@ def survey(*objects: Any) -> Inventory:
     return survey_objects(given(objects))
 
 
-def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughness = "quick") -> Plan:
+@answers_wrong_calls("to", "dtype", "memory_format")
+def plan(
+    *objects: Any,
+    to: Device | Mapping[str, Device] | None = None,
+    keep: Sequence[Any] = (),
+    verify: Thoroughness = "quick",
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format | None = None,
+    cast_optimizer: bool = False,
+) -> Plan:
     """Plan a move and report what it would do. Moves nothing.
 
     Args:
@@ -86,6 +101,9 @@ def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughne
         to: as for `tm.move`.
         keep: as for `tm.move`.
         verify: "bytes" computes digests now and compares them after the plan is applied.
+        dtype: as for `tm.move`.
+        memory_format: as for `tm.move`.
+        cast_optimizer: as for `tm.move`.
 
     Returns:
         The plan: what would move, what stays and why, whether it fits in memory, and what prevents the move. Refusals
@@ -103,7 +121,8 @@ def plan(*objects: Any, to: Device, keep: Sequence[Any] = (), verify: Thoroughne
         >>> tm.plan(torch.nn.Linear(2, 3, device="meta"), to="cpu").refusals[0].code
         'R030'
     """
-    return _planned(given(objects), to, keep, verify, planner=plan_for)
+    request = request_of(dtype, memory_format, cast_optimizer)
+    return with_notes(_planned(given(objects), to, keep, verify, planner=plan_for, request=request))
 
 
 def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
@@ -130,7 +149,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
         True
     """
     if not isinstance(plan, Plan):
-        raise TypeError(f"tm.apply takes a Plan, not a {type(plan).__name__}. Fix: tm.apply(tm.plan(model, to=...))")
+        raise no_plan(plan)
     if not plan.refusals and makes_fakes():
         plan = replace(plan, refusals=(FAKES,))
     if not plan.refusals and not is_current(plan.inventory):
@@ -138,6 +157,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
     return _applied(plan, mover, "quick" if plan.digests is None else "bytes", progress)
 
 
+@answers_wrong_calls("on", "after")
 def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
     """Verify that a state is on a device, or that it is as a move left it. Changes nothing.
 
@@ -166,18 +186,23 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None
     if after is not None:
         if not isinstance(after, Receipt):
             raise TypeError(
-                f"after= takes a Receipt, not a {type(after).__name__}. Fix: pass what tm.move returned, the receipt"
+                f"after= takes a Receipt, not {type(after).__name__}. Fix: receipt = tm.move(...), then after=receipt"
             )
-        return verify_move(survey_objects(named), after.plan)
+        now = survey_objects(named)
+        return replace(verify_move(now, after.plan), notes=notes_now(now, after.plan.target))
     would = plan_for(named, _target(on, "on"), (), lambda _: None)
-    return verify_place(would.inventory, would)
+    return replace(verify_place(would.inventory, would), notes=notes_now(would.inventory, would.target))
 
 
+@answers_wrong_calls("to", "dtype", "memory_format")
 def move(
     *objects: Any,
-    to: Device,
+    to: Device | Mapping[str, Device] | None = None,
     keep: Sequence[Any] = (),
     verify: Thoroughness = "quick",
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format | None = None,
+    cast_optimizer: bool = False,
     mover: str = "auto",
     progress: bool = True,
 ) -> Receipt:
@@ -185,10 +210,17 @@ def move(
 
     Args:
         *objects: modules, optimizers, schedulers, scalers, tensors, and anything that holds them.
-        to: what `torch.device` takes, or "auto": the machine's accelerator, else the CPU.
-        keep: what stays where it is: objects, or path patterns such as "model.*.table".
+        to: what `torch.device` takes, or "auto": the machine's accelerator, else the CPU. A dict of path patterns sends
+            parts to different devices, the first match decides: `{"encoder": "cuda:0", "*": "cpu"}`. With `dtype` or
+            `memory_format` it may be left out: then everything stays on its device.
+        keep: what stays as it is: objects, or path patterns such as "model.*.table".
         verify: "quick" checks everything but the bytes before the old copy is freed, "bytes" compares the bytes too,
             "off" checks nothing.
+        dtype: cast floating-point and complex parameters and buffers to this dtype, and their gradients, as
+            `Module.to` does. Everything else keeps its dtype.
+        memory_format: the memory format of parameters and buffers with four dimensions (`torch.channels_last`) or five
+            (`torch.channels_last_3d`), and of their gradients.
+        cast_optimizer: cast floating-point optimizer state of these parameters too, except scalars.
         mover: forces a way of copying: "plain", or "staged" between CPU and CUDA.
         progress: show a progress bar in a terminal or a notebook if the move takes more than a second.
 
@@ -210,10 +242,33 @@ def move(
         True
         >>> tm.move(model, optimizer, to="nowhere")
         Traceback (most recent call last):
-        torchmove.errors.MoveRefused: refused, nothing was changed, for 1 reason:
+        torchmove.errors.MoveRefused: move refused for 1 reason; nothing was changed:
         ...
     """
-    return _applied(_planned(given(objects), to, keep, verify), mover, verify, progress)
+    request = request_of(dtype, memory_format, cast_optimizer)
+    made = with_notes(_planned(given(objects), to, keep, verify, request=request))
+    return _applied(made, mover, verify, progress)
+
+
+def device(name: Device = "auto") -> torch.device:
+    """The device that `to=` stands for, with its index: for batches, and for tensors that are created on it.
+
+    Args:
+        name: what `torch.device` takes, or "auto": the machine's accelerator, else the CPU.
+
+    Returns:
+        The device.
+
+    Raises:
+        MoveRefused: the device does not exist.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> tm.move(model, to="auto").device == tm.device("auto") == model.weight.device
+        True
+    """
+    return _target(name, "name")
 
 
 def survey_named(objects: dict[str, Any]) -> Inventory:
@@ -252,18 +307,42 @@ def refresh_named(objects: dict[str, Any], mover: str = "plain") -> Receipt:
 
 
 def _planned(
-    objects: dict[str, Any], to: Device, keep: Sequence[Any], verify: Thoroughness, planner: _Planner | None = None
+    objects: dict[str, Any],
+    to: Device | Mapping[str, Device] | None,
+    keep: Sequence[Any],
+    verify: Thoroughness,
+    planner: _Planner | None = None,
+    request: Request = _UNCONVERTED,
 ) -> Plan:
     if verify not in ("quick", "bytes", "off"):
-        raise ValueError(f"verify must be 'quick', 'bytes' or 'off', not {verify!r}")
+        raise ValueError(f"verify must be 'quick', 'bytes' or 'off', not {verify!r}. Fix: verify='quick'")
     wait_for_freeing()  # free memory is counted next
-    made = (planner or plan_sharded)(objects, _target(to), keep, free_memory)
+    if to is None and request:
+        made = _planned_on_the_spot(objects, keep, request)
+    else:
+        targets = _targets(to) if isinstance(to, Mapping) else None
+        target = targets.main if targets is not None else _target(to)
+        made = (planner or plan_sharded)(objects, target, keep, free_memory, request=request, targets=targets)
+    made = with_graph_holders(made)
     if verify == "bytes" and made.ok:
         stages = Stages()
         stages.begin("digests")
-        made = replace(made, digests=digests(made.inventory.tensors, repeats=makes_dense(made.moves)))
+        entries, moves = made.inventory.tensors, made.moves
+        made = replace(made, digests=digests(entries, repeats=makes_dense(moves), moves=moves))
         made = replace(made, stages=(*made.stages, *stages.end()))
     return made
+
+
+@plain_torch
+@without_collector
+def _planned_on_the_spot(objects: dict[str, Any], keep: Sequence[Any], request: Request) -> Plan:
+    """A plan that only converts: every tensor stays on its device."""
+    inventory = survey_objects(objects)
+    devices = inventory.tensors.metadata.devices
+    here = Back(devices, ())
+    target = devices[0] if devices else torch.device("cpu")
+    kept = keep_of(objects, keep)
+    return make_plan(inventory, target, keep=kept, free_bytes=free_memory, back=here, request=request)
 
 
 @plain_torch
@@ -275,36 +354,55 @@ def plan_for(
     free_bytes: FreeBytes,
     *,
     rests: bool = False,
+    request: Request = _UNCONVERTED,
+    targets: Targets | None = None,
 ) -> Plan:
     """Survey and plan, without touching a device. `rests`: the state is stored there, not computed with."""
     stages = Stages()
     stages.begin("survey")
     inventory = survey_objects(objects)
     stages.begin("plan")
-    made = make_plan(inventory, target, keep=keep_of(objects, keep), free_bytes=free_bytes, rests=rests)
+    kept = keep_of(objects, keep)
+    made = make_plan(inventory, target, keep=kept, free_bytes=free_bytes, rests=rests, request=request, targets=targets)
     return replace(made, stages=stages.end())
 
 
 def plan_sharded(
-    objects: dict[str, Any], target: torch.device, keep: Sequence[Any], free: FreeBytes, *, rests: bool = False
+    objects: dict[str, Any],
+    target: torch.device,
+    keep: Sequence[Any],
+    free: FreeBytes,
+    *,
+    rests: bool = False,
+    request: Request = _UNCONVERTED,
+    targets: Targets | None = None,
 ) -> Plan:
     """`plan_for`, after FSDP has resharded the parameters it has gathered, as it does before its shards are used."""
-    made = plan_for(objects, target, keep, free, rests=rests)
+    made = plan_for(objects, target, keep, free, rests=rests, request=request, targets=targets)
     found = made.inventory.diagnostics
     gathered = {id(each.subject): each.subject for each in found if each.diagnostic.code == "R028"}
     for module in gathered.values():
         module.reshard()
-    return plan_for(objects, target, keep, free, rests=rests) if gathered else made
+    if not gathered:
+        return made
+    return plan_for(objects, target, keep, free, rests=rests, request=request, targets=targets)
 
 
 def _target(to: Any, argument: str = "to") -> torch.device:
     try:
         return resolve_device(to)
     except NoSuchDevice as error:
-        said = repr(to) if isinstance(to, (str, int, float, torch.device, NoneType)) else f"a {type(to).__name__}"
-        remedy = f"{argument}='auto' takes the accelerator, or the CPU where there is none"
+        said = repr(to) if isinstance(to, (str, int, float, torch.device, NoneType)) else type(to).__name__
+        remedy = f"{argument}={error.instead!r}; or " if error.instead else ""
+        remedy += f"{argument}='auto' uses the accelerator, or the CPU if there is none"
         remedy += "; tm.rehearse(...) needs no accelerator" if argument == "to" else ""
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
+
+
+def _targets(to: Mapping[str, Device]) -> Targets:
+    if not to or not all(isinstance(pattern, str) for pattern in to):
+        raise TypeError("to= takes a device or a dict of path patterns. Fix: to={'encoder': 'cuda:0', '*': 'cpu'}")
+    return Targets({pattern: _target(device, f"to[{pattern!r}]") for pattern, device in to.items()})
 
 
 def _applied(

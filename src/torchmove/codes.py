@@ -37,6 +37,10 @@ REFUSALS = {
         "a `FakeTensorMode` is active: copies made under it have no bytes",
         "move outside of the `with FakeTensorMode():` block",
     ),
+    "R015": Code(
+        "`to=` is a dict of patterns, and none of them matches a tensor",
+        "add a last pattern `'*'` for everything else",
+    ),
     "R020": Code(
         "`DistributedDataParallel` or `DataParallel`: its gradient buckets or replicas would stay on the old device",
         "`model = tm.rewrap(model, optimizer, to=...)`; for `DataParallel`: `model = model.module`, move it and its "
@@ -82,7 +86,7 @@ REFUSALS = {
     "R029": Code(
         "a paged bitsandbytes optimizer: its state is in managed memory, which the CUDA driver moves between host and "
         "device",
-        "make the optimizer of the same kind that is not paged, `load_state_dict(paged.state_dict())`, and move that",
+        "create the unpaged optimizer of the same kind, `optimizer.load_state_dict(paged.state_dict())`, and move it",
     ),
     "R030": Code(
         "a meta tensor has no bytes",
@@ -144,13 +148,18 @@ REFUSALS = {
     "R047": Code(
         "the state holds a bare storage (`UntypedStorage`, `TypedStorage`): it cannot be rebound to its copy, as a "
         "tensor can",
-        "hold a tensor on the storage instead, or `keep=` it",
+        "store a tensor on that storage instead, or `keep=` it",
     ),
     "R048": Code(
         "FSDP2 or tensor-parallel shards would move to an accelerator that their device mesh is not on: mesh, process "
         "group and buffers stay",
-        "make the mesh on the target, `fully_shard` a new model on it, and load the state into it with "
+        "create the mesh on the target, `fully_shard` a new model on it, and load the state into it with "
         "`torch.distributed.checkpoint.state_dict`",
+    ),
+    "R049": Code(
+        "a tensor that would get another dtype or memory format shares memory with one that would not, or is inside a "
+        "composite tensor",
+        "`keep=` it, or convert it before the move",
     ),
     "R050": Code(
         "ranks that hold parts of one state made different calls, or passed different objects",
@@ -208,8 +217,7 @@ FILES = {
         "pass another path; to replace a regular file, `overwrite=True`, on the command line `--overwrite`",
     ),
     "R070": Code(
-        "nothing to relocate: everything is on that device already, or it is a safetensors file, which records no "
-        "device and loads on any",
+        "nothing to relocate: a safetensors file records no device and loads on any",
         "use the file as it is",
     ),
     "R071": Code(
@@ -251,47 +259,55 @@ NOTES = {
         "before the next forward",
     ),
     "N050": Code(
-        "part of the parked state is in pageable memory, which is slower: pinning failed, or `host_bytes=` is too "
-        "small",
+        "part of the parked state is in ordinary (pageable) memory, which is slower: pinning failed, or `host_bytes=` "
+        "is too small",
     ),
     "N060": Code(
         "a module replaced its tensors in its own `_apply`, as it does in `Module.to`: the move kept its changes"
     ),
     "N061": Code(
-        "a stored result of a computation whose backward has run: it moves as data, and loses its used graph where "
-        "torch does not allow `.data =`",
+        "a stored result of a computation whose backward has run: it moves as data, and loses its graph on devices "
+        "where torch does not allow `.data =`",
     ),
     "N063": Code(
         "a simulated first step could not show where an optimizer of this class keeps its scalars: `step` goes to the "
         "CPU, all others to the device of their parameters; `tm.register_rule` overrides this",
+    ),
+    "N064": Code(
+        "`dtype=` casts parameters, but not the state that an optimizer keeps for them, which most steps "
+        "refuse; `cast_optimizer=True` casts it too",
+    ),
+    "N070": Code(
+        "an optimizer, a moving average or a gradient scaler of the state was not given, and has tensors that are left "
+        "on another device: give it too; to leave it there on purpose, give it and `keep=` it",
     ),
 }
 
 FINDINGS = {
     "V101": Code(
         "the bytes of a tensor changed",
-        "find what wrote to it, during the move or since, such as a training step",
+        "find the code that wrote to it during or after the move, such as a training step",
     ),
     "V201": Code(
         "tensors that shared a storage no longer do",
-        "find what replaced one of them, during the move or since",
+        "find the code that replaced one of them during or after the move",
     ),
     "V202": Code(
         "tensors overlap in memory that did not before",
-        "find what replaced one of them, during the move or since",
+        "find the code that replaced one of them during or after the move",
     ),
     "V301": Code(
         "a tensor is no longer part of the state",
-        "find what removed it, during the move or since",
+        "find the code that removed it during or after the move",
     ),
     "V302": Code(
         "a tensor is part of the state that was not before",
-        "find what added it, during the move or since",
+        "find the code that added it during or after the move",
     ),
     "V303": Code(
         "an optimizer does not train the model: its parameters stayed behind and belong to no given module, "
         "or a module replaced some in its own `_apply`",
-        "make the optimizer again from `model.parameters()`; instead of `.to()`, move both: "
+        "create the optimizer again from `model.parameters()`; instead of `.to()`, move both: "
         "`tm.move(model, optimizer, to=...)`",
     ),
     "V401": Code(
@@ -300,7 +316,7 @@ FINDINGS = {
     ),
     "V402": Code(
         "dtype, shape, stride or requires_grad changed",
-        "find what replaced the tensor, during the move or since",
+        "find the code that replaced the tensor during or after the move",
     ),
     "V403": Code(
         "a module remembers a device that it is not on",

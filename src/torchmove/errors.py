@@ -36,7 +36,7 @@ class MoveRefused(TorchmoveError):
         self.refusals = tuple(refusals)
         reasons = lines_by_reason(self.refusals)
         count = "1 reason" if len(reasons) == 1 else f"{len(reasons)} reasons"
-        super().__init__("\n  ".join([f"refused, nothing was changed, for {count}:", *reasons]))
+        super().__init__("\n  ".join([f"move refused for {count}; nothing was changed:", *reasons]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.refusals,)  # not the message, which `__init__` makes
@@ -78,7 +78,7 @@ class MoveFailed(TorchmoveError):
 
     def __init__(self, stage: str, why: str, *, not_undone: str = "") -> None:
         self.stage, self.why, self.not_undone = stage, why, not_undone
-        end, remedy = "and was rolled back, nothing has changed", ""
+        end, remedy = "and was rolled back; nothing has changed", ""
         if not_undone:
             end = f"and could not be rolled back ({not_undone}), so part of the state may have moved"
             remedy = ". Fix: load the state again"
@@ -97,7 +97,7 @@ class VerificationError(TorchmoveError):
 
     def __init__(self, verdict: Verdict, *, rolled_back: bool = False) -> None:
         self.verdict = verdict
-        suffix = "\nThe move was rolled back, nothing has changed." if rolled_back else ""
+        suffix = "\nThe move was rolled back; nothing has changed." if rolled_back else ""
         super().__init__(f"{verdict}{suffix}")
 
 

@@ -11,5 +11,5 @@ from torchmove.testing import assert_movable
 
 @pytest.fixture(name="assert_movable")
 def _assert_movable() -> Callable[..., None]:
-    """`assert_movable(step, model, optimizer, batch)`: assert that the step would run on a device not present here."""
+    """`assert_movable(step, model, optimizer, batch)`: assert that the step would run on a device."""
     return assert_movable

@@ -48,7 +48,7 @@ def rewrap(model: DistributedDataParallel, *objects: Any, to: Device, progress: 
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
-            f"tm.rewrap takes a DistributedDataParallel, not a {type(model).__name__}. Fix: tm.move(model, to=...)"
+            f"tm.rewrap takes a DistributedDataParallel, not {type(model).__name__}. Fix: tm.move(model, to=...)"
         )
     if not model.require_backward_grad_sync:
         why = "gradients are not synchronized inside no_sync(), and the new wrapper would never synchronize them"
@@ -111,13 +111,13 @@ class ByRank(Result):
     """The reports of all ranks, the slowest first.
 
     Attributes:
-        rows: a dict for each rank: rank, tensors, bytes, seconds, gb_per_second, mover, held_bytes.
+        rows: a dict for each rank: rank, tensors, nbytes, seconds, gb_per_second, mover, held_bytes.
     """
 
     rows: tuple[dict[str, Any], ...]
 
 
-COLUMNS = ("rank", "tensors", "bytes", "seconds", "gb_per_second", "mover", "held_bytes")
+COLUMNS = ("rank", "tensors", "nbytes", "seconds", "gb_per_second", "mover", "held_bytes")
 
 
 def by_rank(report: Plan | Receipt | Parked) -> ByRank:
@@ -139,7 +139,9 @@ def by_rank(report: Plan | Receipt | Parked) -> ByRank:
         0
     """
     if not isinstance(report, (Plan, Receipt, Parked)):
-        raise TypeError(f"tm.by_rank takes a Plan, Receipt or Parked, not a {type(report).__name__}")
+        raise TypeError(
+            f"tm.by_rank takes a Plan, Receipt or Parked, not {type(report).__name__}. Fix: tm.by_rank(receipt)"
+        )
     row = _row(report)
     agreement = _agreement(report)
     rows = [row] if agreement is None else agreement.gather(row, "gathering reports")

@@ -24,7 +24,7 @@ def assert_movable(
     strict_devices: bool = False,
     confirm_errors: bool = False,
 ) -> None:
-    """Assert that a step would run on a device, which need not be present.
+    """Assert that a step would run on a device, which this machine need not have.
 
     Args:
         step: as for `tm.rehearse`.

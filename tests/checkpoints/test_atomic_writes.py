@@ -130,7 +130,7 @@ def test_a_file_is_not_written_under_the_name_of_something_else(tmp_path, name):
     file = save(tmp_path / "a.pt", training())
     assert refused(lambda: relocate(file, out=f"{tmp_path}/{name}")) == "R073"
     done = CliRunner().invoke(main, ["relocate", str(file), "-o", f"{tmp_path}/{name}"])
-    assert done.exit_code == 2
+    assert done.exit_code == 5
     assert "R073" in done.output
     assert os.listdir(tmp_path) == ["a.pt"]
 
@@ -228,7 +228,7 @@ def mode(path: Path) -> int:
     ],
     ids=oct,
 )
-def test_nobody_may_do_more_with_the_result_than_with_the_original(tmp_path, umask, given, taken_away, got):
+def test_the_result_has_no_more_permissions_than_the_original(tmp_path, umask, given, taken_away, got):
     file = save(tmp_path / "a.pt", training())
     (tmp_path / "over.pt").write_bytes(b"old")
     os.chmod(file, given)
@@ -239,7 +239,7 @@ def test_nobody_may_do_more_with_the_result_than_with_the_original(tmp_path, uma
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_nor_while_it_is_written(tmp_path, umask, monkeypatch, folder):
+def test_permissions_do_not_grow_while_the_result_is_written(tmp_path, umask, monkeypatch, folder):
     umask(0)
     source = sharded(tmp_path / "model") if folder else save(tmp_path / "a.pt", training())
     for path in (source, *source.rglob("*")):
@@ -256,7 +256,7 @@ def test_nor_while_it_is_written(tmp_path, umask, monkeypatch, folder):
     assert modes == ({0o700, 0o600} if folder else {0o600})
 
 
-def test_so_it_is_with_folders_and_with_the_files_in_them(tmp_path, umask):
+def test_folders_and_their_files_keep_their_permissions(tmp_path, umask):
     umask(0o002)
     folder = sharded(tmp_path / "model")
     os.chmod(folder, 0o750)

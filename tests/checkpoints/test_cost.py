@@ -99,7 +99,7 @@ def test_a_pickle_takes_work_in_proportion_to_its_size(tmp_path, nothing_fixed, 
 
 
 @pytest.mark.parametrize("kind", costly.SAFETENSORS)
-def test_so_does_a_header(tmp_path, nothing_fixed, kind):
+def test_a_safetensors_header_takes_work_in_proportion_to_its_size(tmp_path, nothing_fixed, kind):
     file = costly.of_safetensors(kind, tmp_path / "a.safetensors", SIZE)
     result = bounded(file, file.stat().st_size)
     read = {"texts in the metadata", "keys in the metadata", "many tensors", "large empty tensors"}
@@ -109,13 +109,13 @@ def test_so_does_a_header(tmp_path, nothing_fixed, kind):
 
 
 @pytest.mark.parametrize(("kind", "code"), [*zip(costly.INDICES, ("R068", "R068", "R065", "R067"), strict=True)])
-def test_so_does_an_index(tmp_path, nothing_fixed, kind, code):
+def test_an_index_takes_work_in_proportion_to_its_size(tmp_path, nothing_fixed, kind, code):
     folder = costly.of_index(kind, tmp_path / "model", SIZE)
     assert bounded(folder, SIZE) == code
     assert refused(lambda: relocate(folder, out=tmp_path / "out")) == code
 
 
-def test_so_does_a_zip(tmp_path, nothing_fixed):
+def test_a_zip_takes_work_in_proportion_to_its_size(tmp_path, nothing_fixed):
     assert not bounded(costly.many_records(tmp_path / "a.pt", SIZE), SIZE).entries
 
 
@@ -227,7 +227,7 @@ def spent(path: Path) -> float:
         *((keyed, 5000, 0.5), (small, 2000, 0.7), (lambda count: ["train"] * count, 20_000, 0.7)),
     ],
 )
-def test_what_is_honest_stays_far_from_the_limit_even_without_the_fixed_amount(tmp_path, make, count, most):
+def test_ordinary_files_stay_far_below_the_limit_even_without_the_fixed_amount(tmp_path, make, count, most):
     assert 0 < spent(save(tmp_path / "a.pt", make(count))) < most
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -212,7 +213,7 @@ def test_help_has_an_example_for_every_command():
         assert f"Example: torchmove {name}" in shown.output
 
 
-def test_it_is_a_module_too():
+def test_python_dash_m_runs_the_same_command():
     ran = subprocess.run([sys.executable, "-m", "torchmove", "--version"], capture_output=True, text=True, check=False)
     assert ran.stdout == run("--version").output
 
@@ -260,7 +261,7 @@ def test_the_shell_completes_commands_and_devices(monkeypatch):
         ("torchmove re", 1, "rehearse"),
         ("torchmove plan a:b --to cu", 4, "cuda:0"),
         ("torchmove relocate a --to cu", 4, "cuda:0"),
-        ("torchmove bench --device cu", 3, "cuda:0"),
+        ("torchmove bench --to cu", 3, "cuda:0"),
         ("torchmove survey tr", 2, "file,tr"),
     ]:
         monkeypatch.setenv("COMP_WORDS", words)
@@ -269,9 +270,9 @@ def test_the_shell_completes_commands_and_devices(monkeypatch):
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-def test_colours_respect_no_color(monkeypatch, no_color, coloured, folder):
+def test_no_color_turns_colors_off(monkeypatch, no_color, coloured, folder):
     monkeypatch.setenv("NO_COLOR", no_color)
-    ran = run("bench", "--device", "cpu", color=True)
+    ran = run("bench", "--to", "cpu", color=True)
     assert ("\x1b[" in ran.stderr) is coloured
     assert ("\x1b[" in run("plan", "program.py:stuck", "--to", "cpu", color=True).stdout) is coloured
 
@@ -291,14 +292,14 @@ def test_without_a_terminal_there_are_no_colours(folder):
         (["--nosuch"], "No such option '--nosuch'"),
         (["survey"], "Missing argument 'TARGET'. Fix: see torchmove survey --help"),
         (["plan", "program.py:pair"], "Missing option '--to'"),
-        (["survey", "program.py"], "'program.py' names no function. Fix: file.py:function"),
+        (["survey", "program.py"], "'program.py' does not name a function. Fix: file.py:function"),
         (["survey", "elsewhere.py:f"], "the file elsewhere.py does not exist"),
         (["survey", "no.such.module:f"], "no module named no.such.module. Fix: for a file, no.such.module.py"),
         (["survey", "program.py:f"], "program.py has no f; it has Scaled, step, pair"),
-        (["survey", "program.py:number"], "is a int. Fix: name a function that returns the objects"),
-        (["survey", "program.py:model"], "is a Scaled. Fix: name a function that returns the objects"),
-        (["survey", "program.py:needs"], "is called without arguments: missing a required argument: 'config'"),
-        (["survey", "..program:pair"], "names no function. Fix: file.py:function"),
+        (["survey", "program.py:number"], "is int, not a function. Fix: name one that returns the objects"),
+        (["survey", "program.py:model"], "is Scaled, not a function. Fix: name one that returns the objects"),
+        (["survey", "program.py:needs"], "has required arguments (missing a required argument: 'config')"),
+        (["survey", "..program:pair"], "does not name a function. Fix: file.py:function"),
         (["survey", "program.py:pair", "--html", ""], "not a file name. Fix: --html report.html"),
         (["completion"], "Missing argument"),
         (["survey", "program:nothing"], "returned None. Fix: return the objects"),
@@ -308,23 +309,75 @@ def test_without_a_terminal_there_are_no_colours(folder):
         (["survey", "program.py:slip"], "returned weights: cannot search generator for tensors"),
         (["survey", "inner/part.py:build"], "part.py belongs to a package. Fix: run the command in "),
         (["survey", "program.py:pair", "--html", "no/such/folder.html"], "the folder no/such does not exist"),
-        (["rehearse", "program.py:pair"], "returned a Scaled first. Fix: return the step"),
+        (["rehearse", "program.py:pair"], "returned Scaled first, not the step. Fix: return the step"),
         (["rehearse", "program.py:few"], "the step step(net, opt, batch) cannot be called with (Scaled): missing"),
-        (["rehearse", "program.py:named", "--to", "cpu"], "to='cpu': nothing to rehearse there"),
-        (["rehearse", "program.py:named", "--to", "nowhere"], "to='nowhere' is no device that torch knows"),
-        (["plan", "program.py:pair", "--to", "nowhere"], "R010 to='nowhere'"),
-        (["plan", "program.py:pair", "--to", "twin", "--keep", "model.nosuch"], "R011"),
+        (
+            ["rehearse", "program.py:named", "--to", "cpu"],
+            "to='cpu': a rehearsal simulates an accelerator. Fix: to='cuda'",
+        ),
+        (
+            ["rehearse", "program.py:named", "--to", "nowhere"],
+            "to='nowhere' is not a device that torch knows. Fix: to='cuda'",
+        ),
+        (["plan", "program.py:pair", "--to", "nowhere"], "--to nowhere: not a device that torch knows. Fix: --to cuda"),
+        (["relocate", "program.py", "--to", "nowhere", "-o", "out.pt"], "--to nowhere: not a device"),
+        (["bench", "--to", "nowhere"], "--to nowhere: not a device"),
+        (["survey", "program.py:pair", "--sort", "size"], "'size' is not one of 'bytes', 'path', 'parameters'"),
+        (["summary", "program.py:pair", "--depth", "-1"], "-1 is not in the range x>=0"),
         (["inspect", "elsewhere.pt"], "does not exist"),
     ],
 )
-def test_what_cannot_be_is_refused_with_one_line(arguments, says, folder):
+def test_a_mistyped_command_ends_with_one_line_and_a_code_of_its_own(arguments, says, folder):
     ran = run(*arguments)
-    assert ran.exit_code == output.REFUSED
+    assert ran.exit_code == output.MISTYPED
     told = ran.stdout + ran.stderr.replace("it talks while it is loaded\n", "")
     assert says in told
-    if "R011" not in says:
-        assert len(told.splitlines()) == 1
-        assert told.startswith("refused: ")
+    assert len(told.splitlines()) == 1
+    assert told.startswith("usage: ")
+    facts = json.loads(run(*arguments, "--json").stdout)
+    assert (facts["schema"], facts["ok"], facts["refusals"]) == (1, False, [])
+    assert arguments == ["completion"] or says in facts["usage"]
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("plan program.py:pair --to twin:7", "R010 to='twin:7'"),
+        ("plan program.py:pair --to twin --keep model.nosuch", "R011"),
+        ("plan program.py:stuck --to twin", "R020"),
+        ("survey program.py:pair --html program.py", "R069"),
+        ("summary program.py:pair --html program.py", "R069"),
+        ("rehearse program.py:refused", "R020"),
+        ("rehearse program.py:named --html program.py", "R069"),
+        ("inspect program.py", "R062"),
+        ("relocate program.py -o out.pt", "R062"),
+        ("bench --to twin --bytes 900TB", "more than a quarter of the free memory"),
+    ],
+)
+def test_what_is_refused_has_a_code_of_its_own(command, says, folder):
+    ran = run(*command.split())
+    assert ran.exit_code == output.REFUSED
+    assert says in ran.stdout + ran.stderr
+    facts = json.loads(run(*command.split(), "--json").stdout)
+    assert (facts["schema"], facts["ok"]) == (1, False)
+
+
+def test_the_exit_codes_of_the_help_and_the_page_are_those_of_the_code():
+    text = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    page = dict(re.findall(r"^\| (\d+) \| (.*?) \|$", text, re.M))
+    shown = dict(re.findall(r"^ +(\d+)  (.*)$", run("--help").output, re.M))
+    codes = {"FINE", "FINDINGS", "MISTYPED", "ERROR", "INCOMPLETE", "REFUSED", "INTERRUPTED", "UNHEARD"}
+    assert [*page] == [*shown] == [str(getattr(output, name)) for name in sorted(codes, key=vars(output).get)]
+
+
+@pytest.mark.parametrize("name", [name for name in cli.main.commands if name not in ("completion", "demo")])
+def test_every_command_prints_json_and_names_a_device_to(name):
+    options = {option for parameter in cli.main.commands[name].params for option in parameter.opts}
+    assert "--json" in options
+    assert "--device" not in options
+    if "--to" in options:
+        assert "auto" in run(name, "--help").output
 
 
 @pytest.mark.parametrize(
@@ -393,7 +446,7 @@ def test_ctrl_c_while_the_command_line_is_loaded_shows_no_traceback():
 
 
 def test_what_is_refused_is_json_too_if_that_was_asked_for(folder):
-    for command, code in [("plan program.py:pair --to nowhere", "R010"), ("inspect program.py", "R06")]:
+    for command, code in [("plan program.py:pair --to xpu:99", "R010"), ("inspect program.py", "R06")]:
         ran = run(*command.split(), "--json")
         assert ran.exit_code == output.REFUSED
         facts = json.loads(ran.stdout)
@@ -401,7 +454,7 @@ def test_what_is_refused_is_json_too_if_that_was_asked_for(folder):
         assert facts["refusals"][0]["code"].startswith(code)
     ran = run("survey", "program.py:broken", "--json")
     assert "no weights here" in json.loads(ran.stdout)["error"]
-    assert "no_such" in json.loads(run("survey", "no_such:f", "--json").stdout)["refused"]
+    assert "no_such" in json.loads(run("survey", "no_such:f", "--json").stdout)["usage"]
 
 
 @pytest.mark.slow
@@ -493,7 +546,7 @@ def test_a_page_never_replaces_what_the_command_reads(folder, saved, command, ov
     for place in (read.name, str(read), f"below/../{read.name}", f"link/{read.name}", "link.html", "twin.html"):
         ran = run(*command.split(), "--html", place, *overwrite)
         assert ran.exit_code == output.REFUSED
-        assert f"R069 {place}: is what this command reads" in ran.stderr
+        assert f"R069 {place}: is a file that this command reads" in ran.stderr
         assert "choose another path" in ran.stderr
         assert ran.stdout == ""
     assert (read.read_bytes(), names(folder)) == (before, there)
@@ -501,19 +554,19 @@ def test_a_page_never_replaces_what_the_command_reads(folder, saved, command, ov
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["program:pair", "package.module:pair", "package:pair"])
-def test_nor_a_module_that_it_reads(folder, target):
+def test_a_page_never_replaces_a_module_that_the_command_imports(folder, target):
     (folder / "package").mkdir()
     (folder / "package" / "__init__.py").write_text("from package.module import pair")
     (folder / "package" / "module.py").write_text((folder / "program.py").read_text())
     place = {"program:pair": "program.py", "package:pair": "package/__init__.py"}.get(target, "package/module.py")
     before = (folder / place).read_text()
     ran = in_a_process("survey", target, "--html", place, "--overwrite")
-    assert "is what this command reads" in ran.stderr
+    assert "is a file that this command reads" in ran.stderr
     assert "it talks while it is loaded" not in ran.stderr  # it has not been loaded for nothing
     assert (folder / place).read_text() == before
 
 
-def test_nor_a_file_of_a_sharded_checkpoint(folder):
+def test_a_page_never_replaces_a_file_of_a_sharded_checkpoint(folder):
     model = forged.index(folder / "model", {"a": "a.bin", "b": "b.bin"})
     for name in "ab":
         torch.save({name: torch.ones(2)}, model / f"{name}.bin")
@@ -524,7 +577,7 @@ def test_nor_a_file_of_a_sharded_checkpoint(folder):
         for place in (f"model/{index}", "model/a.bin", "model/b.bin", "twin.html"):
             ran = run("inspect", given, "--html", place, "--overwrite")
             assert "R069" in ran.stderr
-            assert "is what this command reads" in ran.stderr
+            assert "is a file that this command reads" in ran.stderr
     assert sorted(each.name for each in model.iterdir()) == ["a.bin", "b.bin", index]
     assert run("inspect", "model").exit_code == output.FINE
 
@@ -613,7 +666,7 @@ def test_a_page_that_is_not_written_leaves_the_old_one(folder, saved, monkeypatc
 def test_overwrite_without_a_page_is_said_to_mean_nothing(folder, saved):
     for given in ([], ["--html", "-"]):
         ran = run("inspect", "saved.pt", "--overwrite", *given)
-        assert ran.exit_code == output.REFUSED
+        assert ran.exit_code == output.MISTYPED
         assert "Fix: --html report.html --overwrite" in ran.stderr
 
 
@@ -625,7 +678,7 @@ def test_the_help_says_what_a_page_replaces(command):
 
 
 @pytest.mark.slow
-def test_nobody_listens_any_more(folder):
+def test_a_closed_pipe_ends_the_command_quietly(folder):
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-c", MAIN, "survey", "program.py:pair"]
@@ -674,10 +727,10 @@ def test_a_step_that_ends_the_program_is_not_fine(folder):
 @pytest.mark.parametrize(
     ("arguments", "code", "first"),
     [
-        ("program.py:with_namespace", output.FINDINGS, "1 place would fail on cuda:0"),
+        ("program.py:with_namespace", output.FINDINGS, "1 device error on cuda:0"),
         ("program.py:with_namespace --state batch", output.FINE, "No device error found"),
         ("program.py:decided", output.FINE, "No device error found"),
-        ("program.py:decided --strict-devices", output.FINDINGS, "1 place would fail on cuda:0"),
+        ("program.py:decided --strict-devices", output.FINDINGS, "1 device error on cuda:0"),
         ("program.py:refused", output.REFUSED, "Incomplete: the step was not run"),
         ("program.py:undecided", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
         ("program.py:erring", output.INCOMPLETE, "Incomplete: stopped at program.py:"),
@@ -688,13 +741,13 @@ def test_a_rehearsal_ends_with_a_code_of_its_own(arguments, code, first, folder)
     ran = run("rehearse", *arguments.split())
     assert ran.exit_code == code
     assert ran.stdout.startswith(first)
-    assert ("it fails as well: ValueError" in ran.stdout) is ("--confirm-errors" in arguments)
+    assert ("the step also raises ValueError" in ran.stdout) is ("--confirm-errors" in arguments)
 
 
 def test_a_state_that_was_not_returned_is_refused(folder):
     ran = run("rehearse", "program.py:named", "--state", "ema")
-    assert ran.exit_code == output.REFUSED
-    assert "--state ema: program.py:named returned no such object; it returned net, opt, batch" in ran.stderr
+    assert ran.exit_code == output.MISTYPED
+    assert "--state ema: program.py:named returned no object of this name, but net, opt, batch" in ran.stderr
 
 
 def test_a_step_alone_is_rehearsed(folder):
@@ -704,8 +757,8 @@ def test_a_step_alone_is_rehearsed(folder):
     assert ran.exit_code == output.FINDINGS
     assert "model.weight is on cpu" in ran.stdout or "model.bias is on cpu" in ran.stdout
     named = run("rehearse", "alone.py:build", "--state", "model")
-    assert named.exit_code == output.REFUSED
-    assert "--state model: alone.py:build returned no such object; it returned only the step" in named.stderr
+    assert named.exit_code == output.MISTYPED
+    assert "--state model: alone.py:build returned no object of this name, but only the step" in named.stderr
 
 
 @pytest.mark.parametrize(
@@ -733,7 +786,7 @@ def test_a_syntax_error_names_its_own_line(folder):
     assert "importlib" not in ran.stderr
 
 
-def test_an_error_at_import_is_none_of_the_function(folder):
+def test_an_error_at_import_is_not_reported_as_an_error_of_the_function(folder):
     (folder / "failing.py").write_text("import json\n\n\ndef build():\n    pass\n\n\njson.loads('{')\n")
     ran = run("rehearse", "failing.py:build")
     assert ran.exit_code == output.ERROR
@@ -758,7 +811,7 @@ def test_a_state_that_cannot_move_ends_the_plan_with_two(folder):
 def test_rehearse_ends_with_one_where_a_line_would_fail(target, path, folder):
     ran = run("rehearse", target, "--moved-by", "to")
     assert ran.exit_code == output.FINDINGS
-    assert "1 place would fail on cuda:0" in ran.stdout
+    assert "1 device error on cuda:0" in ran.stdout
     assert path.split(".")[1] in ran.stdout
     assert run("rehearse", target).exit_code == output.FINE
     assert json.loads(run("rehearse", target, "--json").stdout)["ok"]
@@ -772,7 +825,7 @@ def test_a_page_is_written(folder):
         (folder / "report.html").unlink()
     assert run("survey", "program.py:pair", "--html", "-").stdout.startswith("<!doctype html>")
     both = run("survey", "program.py:pair", "--html", "-", "--json")
-    assert both.exit_code == output.REFUSED
+    assert both.exit_code == output.MISTYPED
     assert "both write to stdout" in both.stderr
 
 
@@ -804,11 +857,11 @@ def test_ctrl_c_ends_the_demo(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_demo_tells_its_story_and_leaves_nothing(folder):
+def test_the_demo_prints_its_steps_and_leaves_no_files(folder):
     before = sorted(folder.iterdir())
     ran = in_a_process("demo")
     assert ran.returncode == output.FINE, ran.stderr
-    assert "2 places would fail on cuda:0" in ran.stdout
+    assert "2 device errors on cuda:0" in ran.stdout
     assert "train.py:20  return (x @ self.weight) * self.table" in ran.stdout
     assert "No device error found" in ran.stdout
     assert ran.stdout.rstrip().endswith("the next training step ran there")
@@ -826,5 +879,5 @@ def test_a_size_reads_as_it_is_written(text, nbytes):
 @pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "1XB"])
 def test_what_is_not_a_size_is_said(text):
     ran = run("bench", "--bytes", text)
-    assert ran.exit_code == output.REFUSED
+    assert ran.exit_code == output.MISTYPED
     assert "is not a size. Fix: --bytes 500MB" in ran.stderr

@@ -37,7 +37,7 @@ def parts(model: Any) -> dict[str, torch.Tensor]:
     return found | {"2 CB": holder.CB, "2 SCB": holder.SCB}
 
 
-def test_quantised_weights_predict_on(cpu_route):
+def test_quantized_weights_predict_on(cpu_route):
     def make() -> Life:
         model = quantised()
         return Life((model,), lambda: parts(model), lambda: model(torch.randn(3, 64).to(model[0].weight.device)))
@@ -45,7 +45,7 @@ def test_quantised_weights_predict_on(cpu_route):
     goes_on(make, cpu_route)
 
 
-def test_quantised_weights_move_before_their_first_use(cpu_route):
+def test_quantized_weights_move_before_their_first_use(cpu_route):
     made = []
     for _ in range(2):
         torch.manual_seed(0)
@@ -75,7 +75,7 @@ def test_weights_that_are_packed_for_the_cpu_are_refused_and_the_remedy_works(tw
     assert model[0].weight.quant_state.absmax.device.type == "twin"
 
 
-def test_weights_that_are_not_quantised_yet_are_refused_and_the_remedy_works(twin):
+def test_weights_that_are_not_quantized_yet_are_refused_and_the_remedy_works(twin):
     model = nn.Sequential(bnb.nn.Linear4bit(64, 64), bnb.nn.Linear8bitLt(64, 64, has_fp16_weights=False))
     with pytest.raises(tm.MoveRefused) as error:
         tm.move(model, to="twin:0")
@@ -89,7 +89,7 @@ def test_weights_that_are_not_quantised_yet_are_refused_and_the_remedy_works(twi
     assert model[1].weight.dtype is torch.int8
 
 
-def test_adapters_on_quantised_weights_train_on(cpu_route):
+def test_adapters_on_quantized_weights_train_on(cpu_route):
     peft, transformers = library("peft"), library("transformers")
 
     def make() -> Life:

@@ -103,7 +103,7 @@ def fit(route: Route, helpers: str, *, moves: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("helpers", HELPERS)
-def test_a_fit_goes_on_after_an_excursion(helpers, cpu_route):
+def test_a_fit_continues_after_a_move_away_and_back(helpers, cpu_route):
     assert fit(cpu_route, helpers, moves=True) == fit(cpu_route, helpers, moves=False)
 
 

@@ -130,7 +130,7 @@ def test_rehearsed(make, name, right, wrong):
     assert [each for each in found.findings if not each.is_note] == []
     assert found.stopped == ""
     found = tm.rehearse(wrong, *objects)
-    assert {each.kind for each in found.findings} - {"synchronises"} == {"input"}
+    assert {each.kind for each in found.findings} - {"synchronizes"} == {"input"}
 
 
 @pytest.mark.cuda

@@ -32,7 +32,7 @@ def inside(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", WEIGHTS)
-def test_a_quantised_model_predicts_on(kind, route):
+def test_a_quantized_model_predicts_on(kind, route):
     def make() -> Life:
         model = nn.Sequential(*(nn.Linear(64, 64, dtype=torch.bfloat16) for _ in range(2))).requires_grad_(False)
         quantization.quantize_(model, WEIGHTS[kind]())

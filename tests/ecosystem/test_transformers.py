@@ -124,7 +124,7 @@ def cached(cache: Any) -> dict[str, torch.Tensor]:
     }
 
 
-def test_a_cache_has_no_to_of_its_own():
+def test_a_cache_has_no_to_method():
     assert not hasattr(transformers.DynamicCache, "to")
 
 

@@ -66,7 +66,7 @@ def test_a_result_whose_backward_has_run_moves_as_data(route):
     assert model(torch.ones(2, 3, device=route.away)).device == route.away
 
 
-def test_it_is_said_in_a_note_with_the_path():
+def test_a_note_names_the_path_of_a_spent_result():
     model, optimizer, losses = trained()
     notes = [note for note in tm.plan(model, optimizer, losses, to="twin:0").notes if note.code == "N061"]
     assert notes[0].path.startswith("model.last")
@@ -124,7 +124,7 @@ COMPUTATIONS = {
 
 
 @pytest.mark.parametrize("name", COMPUTATIONS)
-def test_live_is_told_from_spent_for(name):
+def test_live_and_spent_graphs_are_distinguished(name):
     model = Model()
     model.last = COMPUTATIONS[name](model)
     with pytest.raises(tm.MoveRefused) as refused:

@@ -221,7 +221,7 @@ def test_storages_over_one_memory_are_one_memory_afterwards(kind, route):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in LENT if kind != "side_by_side"])
-def test_their_memory_counts_and_travels_once(kind):
+def test_shared_memory_is_counted_and_copied_once(kind):
     tensors, _ = LENT[kind]()
     inventory = tm.survey(tensors)
     assert len(inventory.storages) == 1
@@ -230,7 +230,7 @@ def test_their_memory_counts_and_travels_once(kind):
     assert len([*inventory.sharing(inventory.tensors[0])]) == 2
 
 
-def test_one_of_them_cannot_stay_alone():
+def test_one_of_two_tensors_that_share_memory_cannot_stay_alone():
     tensors, _ = by_dlpack()
     plan = tm.plan(tensors, to="twin:0", keep=["tensors[1]"])
     assert {refusal.code for refusal in plan.refusals} == {"R041"}

@@ -248,7 +248,7 @@ def test_a_fault_at_any_copy_changes_nothing(route, twin, mover):
 
 @pytest.mark.slow
 @on_routes(FROM_TWIN, FRESH, *ON_CUDA)
-def test_a_fault_at_any_block_changes_nothing(route, mover):
+def test_a_fault_at_any_storage_changes_nothing(route, mover):
     state = started(hostile(), route)
 
     def attempt(number: int) -> None:
@@ -262,7 +262,7 @@ def test_a_fault_at_any_block_changes_nothing(route, mover):
 @pytest.mark.slow
 @pytest.mark.parametrize("special", [False, True], ids=["plain", "special"])
 @on_routes(TO_TWIN, BETWEEN_TWINS)
-def test_a_fault_at_any_allocation_of_the_proof_changes_nothing(route, special, twin, mover):
+def test_a_fault_at_any_allocation_of_the_digests_changes_nothing(route, special, twin, mover):
     """The digests are taken again on the target, where they need memory, when the commit is all but over."""
     state = started(hostile((), special=special), route)
 
@@ -495,12 +495,12 @@ def assert_found_out(state: Hostile, lie: Callable[[list[Tensor]], list[Tensor]]
 
 
 @pytest.mark.parametrize(("lie", "code"), [(elsewhere, "V401"), (one_for_all, "V202")])
-def test_a_mover_that_did_something_else_is_found_out(lie, code):
+def test_a_mover_that_copies_wrongly_is_detected(lie, code):
     assert_found_out(hostile(()), lie, code)
 
 
 @pytest.mark.parametrize("special", [False, True], ids=["plain", "special"])
-def test_a_bit_flipped_in_any_block_is_found_out(special):
+def test_a_bit_flipped_in_any_storage_is_detected(special):
     state = hostile((), special=special)
     moves = tm.plan(*state.objects, to="twin:0").moves
     for number in [index for index, move in enumerate(moves) if move.storage.nbytes]:
@@ -682,7 +682,7 @@ def test_what_a_module_does_to_its_weight_is_undone_with_the_rest(away, change, 
 
 
 @pytest.mark.parametrize("make", [Tensor.to_sparse, Tensor.to_sparse_csr])
-def test_the_proof_looks_into_sparse_tensors(make, monkeypatch, twin):
+def test_the_digests_cover_sparse_tensors(make, monkeypatch, twin):
     state = {"sparse": make(torch.eye(3))}
     real = Plain.copy
 

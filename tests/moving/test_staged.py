@@ -43,7 +43,7 @@ def bits(tensor: Tensor) -> Tensor:
 def there_and_back(state: dict[str, Tensor]) -> None:
     before = {name: bits(tensor).clone() for name, tensor in state.items()}
     up = tm.move(state, to="cuda:0", mover="staged")
-    assert (up.mover, up.why) == ("staged", "as asked")
+    assert (up.mover, up.why) == ("staged", "as requested")
     assert {tensor.device for tensor in state.values()} == {torch.device("cuda:0")}
     assert all(torch.equal(bits(tensor), before[name]) for name, tensor in state.items())
     tm.move(state, to="cpu", mover="staged")
@@ -162,7 +162,7 @@ def test_whether_tensors_are_dense_is_found_out_as_far_as_somebody_asks():
         found[3000]
 
 
-def test_a_caller_who_waits_to_be_asked_learns_that_the_traffic_has_failed(monkeypatch):
+def test_a_waiting_caller_gets_the_error_of_the_copies(monkeypatch):
     def lost(*_: Any) -> None:
         raise RuntimeError("the card is lost")
 

@@ -93,7 +93,7 @@ def test_off_the_device_and_back_is_the_same_state_bit_for_bit(name, device):
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_what_has_not_changed_does_not_travel(name, device):
+def test_unchanged_storages_are_not_copied_again(name, device):
     torch.manual_seed(0)
     state = ZOO[name]()
     tm.move(*state.objects, to=device)
@@ -182,7 +182,7 @@ def test_every_write_is_found(write, device):
     assert all(torch.equal(value.cpu(), expected[name]) for name, value in model.named_parameters())
 
 
-def test_frozen_weights_do_not_travel(device):
+def test_frozen_weights_are_not_copied_again(device):
     model = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600)).to(device)
     model[0].requires_grad_(False)
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
@@ -264,7 +264,7 @@ def test_what_was_read_while_it_was_parked_belongs_to_the_reader(device):
     assert torch.equal(kept["weight"], before)
 
 
-def test_a_mirror_that_others_could_write_to_is_not_trusted(device):
+def test_a_host_copy_that_user_code_could_write_to_is_copied_again(device):
     model = nn.Linear(64, 64).to(device)
     before = model.weight.detach().cpu().clone()
     with tm.parked(model):
@@ -320,7 +320,7 @@ def test_a_second_wake_and_a_second_park_do_nothing(device):
     assert addresses(dict(model.named_parameters())) == places
 
 
-def test_one_who_moved_it_home_by_hand_finds_it_awake(device):
+def test_a_state_moved_back_by_hand_needs_no_wake(device):
     model = nn.Linear(4, 4).to(device)
     parked = tm.park(model)
     tm.move(model, to=device)
@@ -465,7 +465,7 @@ def test_an_error_that_is_kept_holds_no_memory(step, device, monkeypatch):
     assert kept.value.__cause__ is not None
 
 
-def test_a_tensor_that_looks_at_a_larger_storage_in_the_same_place_is_parked(twin):
+def test_a_tensor_on_a_larger_storage_at_the_same_address_is_parked(twin):
     count = 3 << 17  # elements of 4 bytes: one and a half MiB
     tensor = torch.randn(count).to("twin:0")
     tm.park(tensor).wake()
@@ -719,7 +719,7 @@ def test_swap_with_one_that_was_never_parked(device):
     assert leaves.weight.device == device
 
 
-def test_one_cannot_leave_and_come_at_once(device):
+def test_a_swap_of_objects_that_overlap_is_refused(device):
     model = nn.Linear(3, 3).to(device)
     with pytest.raises(ValueError, match="in common"):
         tm.swap(out=model, into=[model])

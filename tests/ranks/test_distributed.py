@@ -53,7 +53,7 @@ def test_fsdp_at_all_moments_and_in_all_modes():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_what_goes_wrong_on_one_rank_goes_wrong_on_none_else(ranks):
+def test_a_failure_on_one_rank_changes_nothing_on_any_rank(ranks):
     cases = ["a_fault_at_any_stage", "a_refusal_on_one_rank", "an_interrupt_on_one_rank", "different_calls"]
     cases += ["a_swap_that_fails_on_one_rank"]
     said = run(ranks, *cases)
@@ -79,7 +79,7 @@ def test_shards_on_a_gpu(ranks, backend):
 
 
 @pytest.mark.twin
-def test_a_world_of_one_is_as_without():
+def test_a_group_of_one_rank_moves_like_a_single_process():
     distributed.init_process_group("gloo", init_method="tcp://localhost:0", rank=0, world_size=1)
     try:
         model = nn.Linear(3, 3)

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import torchmove as tm
 from torchmove import cli
+from torchmove.cli import output
 from torchmove.rehearsing.evidence import Evidence, Operand, Site, Span
 from torchmove.rehearsing.fixing import source_files
 from torchmove.rehearsing.fixing.edits import (
@@ -335,7 +336,7 @@ def test_a_program_is_fixed_across_its_files_and_a_second_time_nothing_is_edited
     ran = torchmove("--fix")
     assert (ran.returncode, ran.stdout.splitlines()[0]) == (
         0,
-        "Fixed 3 places: the edited step ran to its end on a simulated cuda:0",
+        "Fixed 3 device errors: the edited step ran to its end on a simulated cuda:0",
     ), ran.stderr
     program, parts = Path("train.py").read_text(), Path("parts.py").read_text()
     assert 'self.register_buffer("table", torch.ones(4), persistent=False)  # a table' in program
@@ -377,9 +378,9 @@ def test_without_libcst_the_line_that_installs_it_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "libcst", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     ran = CliRunner().invoke(cli.main, ["rehearse", "train.py:build", "--fix"])
-    assert (ran.exit_code, "Fix: pip install libcst" in ran.output) == (2, True)
+    assert (ran.exit_code, "Fix: pip install libcst" in ran.output) == (output.REFUSED, True)
 
 
 def test_a_folder_without_an_edit_is_refused(folder):
     ran = CliRunner().invoke(cli.main, ["rehearse", "train.py:build", "--within", "."])
-    assert (ran.exit_code, "--within applies to --fix and --diff" in ran.output) == (2, True)
+    assert (ran.exit_code, "--within applies to --fix and --diff" in ran.output) == (output.MISTYPED, True)

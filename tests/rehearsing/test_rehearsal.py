@@ -70,7 +70,7 @@ def test_what_module_to_leaves_behind():
     assert (finding.file, finding.line, finding.kind) == (__file__, line_of("self.first(x) + self.table"), "attribute")
     assert "model.table is on cpu: a plain attribute, not a buffer" in finding.why
     assert finding.remedy == 'self.register_buffer("table", ..., persistent=False)'
-    assert str(found).startswith("1 place would fail on cuda:0")
+    assert str(found).startswith("1 device error on cuda:0")
     assert f"test_rehearsal.py:{finding.line}  return self.second(self.first(x) + self.table)" in str(found)
 
 
@@ -117,7 +117,7 @@ def test_where_shapes_do_not_tell_it_says_so_with_the_line():
     assert not found.ok
     line = line_of("if out.sum() > 0:  # data decides")
     assert found.stopped.startswith(f"stopped at test_rehearsal.py:{line}  if out.sum() > 0:")
-    assert "bool reads values" in found.stopped
+    assert "bool reads a value that shape-only mode does not compute" in found.stopped
     assert "data='real'" in found.stopped
     assert "Traceback" not in str(found)
 
@@ -126,7 +126,7 @@ def test_with_real_data_it_goes_on_and_the_waiting_is_noted():
     found = tm.rehearse(looks, nn.Linear(4, 2), torch.ones(3, 4), data="real")
     assert found.ok
     assert [(finding.line, finding.kind) for finding in found.findings] == [
-        (line_of("if out.sum() > 0:  # data decides"), "synchronises")
+        (line_of("if out.sum() > 0:  # data decides"), "synchronizes")
     ]
 
 
@@ -392,7 +392,7 @@ def in_a_notebook(x):
     LOSSES.append(loss.detach())
 
 
-def test_globals_are_as_before_too():
+def test_globals_are_restored_too():
     before, version = MODEL.weight.tolist(), MODEL.weight._version
     found = tm.rehearse(in_a_notebook, torch.ones(3, 4))
     assert {finding.kind for finding in found.findings} == {"loss"}
@@ -489,7 +489,7 @@ def test_a_model_of_70_billion_parameters():
 
 def test_assert_movable_and_the_fixture(assert_movable):
     assert_movable(step, *state())
-    with pytest.raises(AssertionError, match="1 place would fail on cuda:0"):
+    with pytest.raises(AssertionError, match="1 device error on cuda:0"):
         assert_movable(step, *state(), moved_by="to")
 
 
@@ -502,8 +502,8 @@ def test_the_name_of_an_object_is_the_callers():
 @pytest.mark.parametrize(
     ("given", "options", "error", "said"),
     [
-        (nn.Linear(1, 1).weight, {}, TypeError, "a step, which is a function"),
-        (step, {"to": "cpu"}, ValueError, "nothing to rehearse there"),
+        (nn.Linear(1, 1).weight, {}, TypeError, "the step must be a function, not Parameter"),
+        (step, {"to": "cpu"}, ValueError, "a rehearsal simulates an accelerator"),
         (step, {"to": "nowhere"}, ValueError, "nowhere"),
         (step, {"moved_by": "magic"}, ValueError, "'torchmove' or 'to'"),
         (step, {"data": "fake"}, ValueError, "'shapes' or 'real'"),
@@ -519,17 +519,17 @@ def test_a_step_that_would_not_run_is_refused():
     def generator(x):
         yield x
 
-    with pytest.raises(TypeError, match="does nothing when it is called"):
+    with pytest.raises(TypeError, match="generator or async function, so calling it runs nothing"):
         tm.rehearse(generator, torch.ones(1))
 
 
 def test_one_rehearsal_at_a_time():
     found = tm.rehearse(lambda model, x: tm.rehearse(looks, model, x), nn.Linear(4, 2), torch.ones(3, 4))
-    assert "a rehearsal is under way" in found.stopped
+    assert "another rehearsal is running" in found.stopped
     assert tm.rehearse(looks, nn.Linear(4, 2), torch.ones(3, 4), data="real").ok
 
 
-def test_a_step_that_touches_nothing_there_is_no_success():
+def test_a_step_that_uses_nothing_on_the_device_does_not_pass():
     found = tm.rehearse(lambda x: x + 1, torch.ones(3))
     assert not found.ok
-    assert "nothing was on cuda:0 at any time" in str(found)
+    assert "no tensor was on cuda:0" in str(found)

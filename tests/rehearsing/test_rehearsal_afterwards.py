@@ -77,7 +77,9 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 def test_a_stand_in_that_outlives_its_rehearsal_refuses_to_be_used(use, data):
     left = left_over(data=data)
-    with pytest.raises(RuntimeError, match=r"stand-in of the rehearsal of .*step, which has ended.* Fix: make what"):
+    with pytest.raises(
+        RuntimeError, match=r"stand-in of the rehearsal of .*step, which has ended.* Fix: create the object"
+    ):
         USES[use](left)
 
 
@@ -238,7 +240,7 @@ def advance(model, numbers, held):
 def test_iterators_that_cannot_be_copied_are_named():
     step = functools.partial(advance, held={"words": (each for each in "abc")})
     found = tm.rehearse(step, net(), zip((i for i in range(3)), "ab", strict=False))
-    names = {each.partition(" was advanced")[0] for each in found.assumed if "cannot be put back: make it" in each}
+    names = {each.partition(" was advanced")[0] for each in found.assumed if "cannot be reset: create it" in each}
     assert (found.ok, len(names)) == (True, 4)
     assert {"BATCHES (the iterator of a DataLoader)", "STREAM (a generator)"} < names
     assert any(each.endswith("(zip)") for each in names)

@@ -107,5 +107,5 @@ def test_a_step_that_is_tried_without_the_simulation_leaves_the_variables_as_the
         raise ValueError("mine")
 
     found = tm.rehearse(step, nn.Linear(4, 3), x, confirm_errors=True)
-    assert "it fails as well: ValueError" in found.stopped
+    assert "the step also raises ValueError" in found.stopped
     assert calls == 0

@@ -10,6 +10,7 @@ import pytest
 import torch
 from laws import bits
 from torch import nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 import torchmove as tm
 
@@ -45,6 +46,16 @@ def test_a_line_that_would_fail_in_a_thread_is_found_there(pool):
 
     found = tm.rehearse(step, nn.Linear(2, 2)).findings
     assert [(each.kind, each.code) for each in found] == [("factory", "model(torch.ones(1, 2))")]
+
+
+def test_torch_knows_of_no_mode_once_a_thread_that_outlives_the_rehearsal_has_ended():
+    """Otherwise torch.compile compiles nothing any more."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait, daemon=True)
+    assert tm.rehearse(lambda model: thread.start(), nn.Linear(2, 2)).ok
+    ended.set()
+    thread.join()
+    assert not is_in_torch_dispatch_mode()
 
 
 def test_an_error_that_ends_a_thread_stops_the_rehearsal():
@@ -87,7 +98,7 @@ def averaged(average, model):
 
 
 @pytest.mark.parametrize("daemon", [False, True])
-def test_a_thread_that_nobody_waits_for_ends_before_the_weights_are_real_again(daemon):
+def test_a_thread_that_is_not_joined_ends_before_the_weights_are_real_again(daemon):
     model, average = (nn.Sequential(*(nn.Linear(4, 4) for _ in range(20))) for _ in range(2))
 
     def step(model, average, batch):
@@ -101,7 +112,7 @@ def test_a_thread_that_nobody_waits_for_ends_before_the_weights_are_real_again(d
 
 
 @pytest.mark.parametrize("daemon", [False, True])
-def test_a_thread_that_never_ends_is_told_of_unless_a_daemon_and_called_off(daemon):
+def test_a_thread_that_does_not_end_is_reported_unless_it_is_a_daemon_and_is_ended(daemon):
     model = nn.Linear(2, 2)
 
     def forever(model, optimizer, batch):
@@ -194,7 +205,7 @@ def test_a_rehearsal_within_a_thread_of_a_rehearsal_is_refused_and_does_not_hang
         tm.rehearse(lambda model: model, model)
 
     rehearsed = tm.rehearse(lambda model: in_a_thread(inner, model), nn.Linear(2, 2))
-    assert "RuntimeError: a rehearsal is under way" in rehearsed.stopped
+    assert "RuntimeError: another rehearsal is running" in rehearsed.stopped
 
 
 def test_threads_of_others_are_left_alone():

@@ -98,7 +98,7 @@ def test_a_limit_of_the_rehearsal():
 def test_a_device_bug_runs_to_its_end():
     found = tm.rehearse(device_bug, net(), X)
     assert (found.ending, found.stopped) == ("finished", "")
-    assert str(found).startswith("1 place would fail on cuda:0")
+    assert str(found).startswith("1 device error on cuda:0")
 
 
 def test_what_was_found_before_the_end_is_said_too():
@@ -107,7 +107,7 @@ def test_what_was_found_before_the_end_is_said_too():
         raise KeyError("label")
 
     found = tm.rehearse(both, net(), X)
-    assert "; before that, 1 place would fail on cuda:0" in str(found).splitlines()[0]
+    assert "; before that, 1 device error on cuda:0" in str(found).splitlines()[0]
     assert [each.kind for each in found.failing] == ["input", "error"]
 
 
@@ -121,9 +121,9 @@ def test_the_page_of_an_unfinished_rehearsal_says_what_its_text_says(step):
     page = tm.rehearse(step, net(), X).to_html()
     assert "Incomplete: stopped at test_rehearsal_endings.py:" in page
     assert "until it stopped" in page
-    assert "0 places</dd>" not in page
-    assert "1 place</dd>" not in page
-    assert "Would fail (" not in page
+    assert "<dd>0</dd>" not in page
+    assert "<dd>1</dd>" not in page
+    assert "Device errors (" not in page
 
 
 # ---------------------------------------------------------------- tried without the simulation
@@ -140,7 +140,7 @@ def test_an_error_that_the_step_has_by_itself_is_confirmed():
 
     found = tm.rehearse(step, model, X, confirm_errors=True)
     assert found.ending == "error"
-    assert "without the simulation, on the CPU, it fails as well: ValueError" in found.stopped
+    assert "confirmed: without the simulation, on the CPU, the step also raises ValueError" in found.stopped
     assert torch.equal(model.weight, before)
     assert type(model.weight) is nn.Parameter
     assert torch.is_grad_enabled()
@@ -153,7 +153,7 @@ def test_an_error_that_the_simulation_causes_is_a_limit():
 
     found = tm.rehearse(step, net(), X, confirm_errors=True)
     assert found.ending == "limit"
-    assert "the simulation is the cause, not the step" in found.stopped
+    assert "the rehearsal is the cause, not the step" in found.stopped
     assert found.failing == ()
 
 
@@ -173,7 +173,7 @@ def test_a_large_one_with_shapes_until_a_value_decides():
     assert tm.rehearse(right, large(), X).values == "shapes"
     found = tm.rehearse(decides, large(), X)
     assert found.ok
-    assert found.values.startswith("real: with shapes alone it stopped at test_rehearsal_endings.py:")
+    assert found.values.startswith("real: with shapes only it stopped at test_rehearsal_endings.py:")
     assert f"Computed with {found.values.replace(':', ' values:', 1)}" in str(found)
 
 
@@ -182,7 +182,7 @@ def test_a_state_without_values_says_why_it_was_not_run_with_any():
         model = net()
     found = tm.rehearse(decides, model, X)
     assert (found.ok, found.ending) == (False, "limit")
-    assert "Not run with real values: the state has tensors on meta" in found.stopped
+    assert "not run with real values: the state has meta tensors" in found.stopped
 
 
 @pytest.mark.parametrize("data", ["shapes", "real"])
@@ -205,7 +205,7 @@ def test_the_value_of_a_loss_can_be_averaged_and_divided_by(data):
 def test_float64_parameters_are_refused_for_mps(moved_by):
     found = tm.rehearse(lambda model, x: None, net().double(), X, to="mps", moved_by=moved_by)
     assert (found.ok, found.ending) == (False, "refused")
-    assert "R040 at 2 paths (model.weight ... and 1 more): mps has no torch.float64" in found.stopped
+    assert "R040 at 2 paths (model.weight ... and 1 more): mps does not support torch.float64" in found.stopped
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_float64_parameters_are_refused_for_mps(moved_by):
 def test_float64_on_mps_is_a_device_error_of_the_line(step):
     found = tm.rehearse(step, net(), X, to="mps")
     assert (found.ok, found.ending) == (False, "device")
-    assert [(each.kind, each.why) for each in found.failing] == [("dtype", "mps has no float64")]
+    assert [(each.kind, each.why) for each in found.failing] == [("dtype", "mps does not support float64")]
     assert tm.rehearse(lambda model, x: model(x.double().float().to("mps")), net(), X, to="mps").ok
 
 
@@ -233,7 +233,7 @@ def test_float64_on_mps_is_a_device_error_of_the_line(step):
 def test_an_operator_does_not_hide_what_the_device_refuses(step, dtype):
     found = tm.rehearse(step, net(), X, to="mps")
     assert (found.ok, found.ending) == (False, "device"), str(found)
-    assert f"mps has no {dtype}" in found.stopped
+    assert f"mps does not support {dtype}" in found.stopped
     assert (".to(torch.complex64)" if dtype == "complex128" else ".float()") in found.stopped
 
 

@@ -143,7 +143,7 @@ def with_a_table():
         (lambda: nn.Sequential(with_a_table(), nn.Linear(1, 1)), "R022"),
     ],
 )
-def test_a_state_that_tm_move_refuses_is_none_on_which_the_step_runs(made, code):
+def test_the_step_does_not_run_on_a_state_that_tm_move_refuses(made, code):
     found = tm.rehearse(forward, made(), X)
     assert not found.ok
     assert found.findings == ()
@@ -169,10 +169,10 @@ def test_a_state_that_tm_move_refuses_can_be_rehearsed_as_module_to_moves_it(wra
     assert weight.grad is None
 
 
-def test_what_is_inside_a_traced_program_nobody_sees():
+def test_a_traced_program_cannot_be_rehearsed():
     for moved_by in ("to", "torchmove"):
         found = tm.rehearse(forward, nn.Sequential(traced()), X, moved_by=moved_by)
-        assert found.stopped.startswith("a rehearsal cannot look into this:\n      R022 model[0]: ")
+        assert found.stopped.startswith("a rehearsal cannot run this state:\n      R022 model[0]: ")
 
 
 def test_weights_without_bytes_are_no_obstacle():
@@ -193,9 +193,9 @@ def test_a_batch_that_was_sent_to_a_remembered_cpu():
     (finding,) = tm.rehearse(decided, nn.Linear(4, 1), X.T).findings
     assert (finding.line, finding.kind) == (line_of("model.weight @ x  # with the batch"), "stale-device")
     where = f"test_rehearsal_given.py:{line_of('batch.to(DEVICE)  # decided at import')}"
-    why = f"mm with a tensor on cpu: batch is on cpu; {where} sends it to cpu, the device that it remembers ({where})"
+    why = f"mm with a tensor on cpu: batch is on cpu; {where} moves it to cpu, the value of a device variable ({where})"
     assert finding.why == why
-    assert finding.remedy == "take the device of a parameter: next(model.parameters()).device"
+    assert finding.remedy == "use the device of a parameter: next(model.parameters()).device"
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_a_batch_that_was_sent_to_a_remembered_cpu():
 def test_a_tensor_that_was_put_on_a_remembered_cpu(made):
     (finding,) = tm.rehearse(lambda model: model.weight @ made(), nn.Linear(4, 1)).findings
     assert finding.kind == "stale-device"
-    assert "it was put on cpu, the device that this line remembers" in finding.why
-    assert finding.remedy == "take the device of a parameter: next(model.parameters()).device"
+    assert "it is on cpu, the value of a device variable on this line" in finding.why
+    assert finding.remedy == "use the device of a parameter: next(model.parameters()).device"
 
 
 def test_a_device_that_is_decided_inside_the_step_is_right():
@@ -355,8 +355,8 @@ def test_where_a_transform_begins_the_rehearsal_stops_and_says_so(transform):
     found = tm.rehearse(step, nn.Linear(4, 1), X)
     assert found.findings == ()
     _, why, remedy = found.stopped.splitlines()
-    assert why.strip() == "torch.func's transforms wrap tensors, and a rehearsal cannot look inside"
-    assert remedy.strip() == "Fix: leave it out of the rehearsal"
+    assert why.strip() == "a rehearsal does not support torch.func's transforms: they wrap tensors"
+    assert remedy.strip() == "Fix: rehearse the step without it"
 
 
 @pytest.mark.parametrize("make", [torch.export.export, torch.jit.trace], ids=["export", "trace"])
@@ -368,7 +368,7 @@ def test_a_program_that_is_made_of_the_code_is_not_followed(make):
         (torch.export if name == "export" else torch.jit).__dict__[name](model, (batch.to("cuda"),))
 
     rehearsed = tm.rehearse(step, nn.Linear(4, 4), torch.ones(2, 4))
-    assert "a rehearsal does not follow code that torch traces" in rehearsed.stopped
+    assert "a rehearsal does not support code that torch traces" in rehearsed.stopped
     assert not rehearsed.findings
     assert (torch.export if name == "export" else torch.jit).__dict__[name] is make
 
@@ -421,14 +421,14 @@ def test_an_object_without_parameters_is_data(name):
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_unless_it_is_said_to_be_state(name):
+def test_an_object_without_parameters_is_state_if_it_is_passed_as_state(name):
     batch = BATCHES[name]()
     found = tm.rehearse(uses, nn.Linear(4, 1), batch, state=[batch])
     assert found.ok
     assert found.assumed == ()
 
 
-def test_a_batch_that_moves_itself_is_told_to():
+def test_the_fix_for_a_batch_with_a_to_method_calls_it():
     (finding,) = tm.rehearse(uses, nn.Linear(4, 1), Batch(X)).failing
     assert finding.remedy == 'batch = batch.to("cuda")'
     assert tm.rehearse(lambda model, batch: model(batch.to("cuda").x), nn.Linear(4, 1), Batch(X)).ok
@@ -462,5 +462,7 @@ def test_a_dict_whose_missing_attributes_are_key_errors():
 
 
 def test_what_is_called_state_has_to_be_given():
-    with pytest.raises(ValueError, match=r"state= has 'batch', which is not a given object\. Fix: state=\[model\]"):
+    with pytest.raises(
+        ValueError, match=r"state= contains 'batch', which was not passed to the step\. Fix: state=\[model\]"
+    ):
         tm.rehearse(lambda model: model(torch.ones(1, 4)), nn.Linear(4, 1), state=["batch"])

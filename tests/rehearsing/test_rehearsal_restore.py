@@ -104,7 +104,7 @@ def test_torch_save_touches_no_file(tmp_path, options, data, name):
     before = path.read_bytes()
     for each in (path, str(path), tmp_path / "new.pt"):
         found = tm.rehearse(keeping(each, **options), model, torch.ones(2, 4), data=data)
-        assert (found.ok, {finding.kind for finding in found.findings}) == (True, {"synchronises"})
+        assert (found.ok, {finding.kind for finding in found.findings}) == (True, {"synchronizes"})
         assert all("does not write the file" in finding.why for finding in found.findings)
         assert ["save(" in finding.code for finding in found.findings] == [True, True]
     assert path.read_bytes() == before
@@ -136,7 +136,7 @@ def test_what_others_save_meanwhile_is_saved(tmp_path, options):
     keeper.start()
     found = tm.rehearse(step, model, torch.ones(2, 4))
     keeper.join(30)
-    assert (found.ok, [finding.kind for finding in found.findings]) == (True, ["synchronises"])
+    assert (found.ok, [finding.kind for finding in found.findings]) == (True, ["synchronizes"])
     assert torch.load(tmp_path / "table.pt")["table"].tolist() == [0, 1, 2]
     assert kept.read_bytes() == before
 
@@ -299,6 +299,22 @@ def test_generators_go_on_where_they_were():
     assert torch.equal(noises[1], given["noise"].get_state())
 
 
+class Dealer:
+    cards = np.random.default_rng(5)
+
+    def deal(self):
+        return self.cards.random(4, dtype=np.float32)
+
+
+def test_a_generator_in_the_body_of_a_class_goes_on_where_it_was():
+    def step(model, dealer):
+        model(torch.from_numpy(dealer.deal()).to("cuda"))
+
+    before = repr(Dealer.cards.bit_generator.state)
+    assert tm.rehearse(step, nn.Linear(4, 4), Dealer())
+    assert repr(Dealer.cards.bit_generator.state) == before
+
+
 # ---------------------------------------------------------------- what the step reaches by names
 
 METERS = """
@@ -383,7 +399,7 @@ def mine(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_no_stand_in_stays_in_what_the_user_has_elsewhere(mine):
+def test_no_stand_in_stays_in_objects_outside_of_the_step(mine):
     found = tm.rehearse(mine.step, mine.Net(), torch.ones(2, 4))
     assert (found.stopped, found.findings) == ("", ())
     meters, state = mine.meters_of_mine, mine.package_of_mine.state
@@ -468,7 +484,7 @@ def test_arrays_that_are_too_large_to_be_copied_are_named(monkeypatch):
 
     found = tm.rehearse(step, nn.Linear(2, 2), torch.ones(1, 2))
     assert found, str(found)
-    assert any("numpy's arrays" in each for each in found.assumed)
+    assert any("the numpy arrays" in each for each in found.assumed)
     assert (large[0], small[0]) == (1.0, 0.0)
 
 

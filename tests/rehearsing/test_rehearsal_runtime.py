@@ -127,7 +127,7 @@ STAYS = {
 
 @pytest.mark.parametrize("data", ["shapes", "real"])
 @pytest.mark.parametrize("name", MOVES)
-def test_it_is_a_move(name, data):
+def test_a_call_that_moves_the_batch_has_no_finding(name, data):
     assert kinds_in(lambda model, x: model(MOVES[name](x)), net(), X, data=data) == []
 
 
@@ -139,7 +139,7 @@ def test_a_module_made_in_the_step_is_sent(name, data):
 
 @pytest.mark.parametrize("data", ["shapes", "real"])
 @pytest.mark.parametrize("name", STAYS)
-def test_it_is_none(name, data):
+def test_a_call_that_moves_nothing_leaves_the_batch_on_the_cpu(name, data):
     (kind,) = kinds_in(lambda model, x: model(STAYS[name](x)), net(), X, data=data)
     assert kind == ("factory" if "numpy" in name else "input")
 
@@ -217,7 +217,7 @@ def test_one_forgotten_tensor_is_one_finding():
     model = net()
     found = tm.rehearse(step, model, torch.optim.AdamW(model.parameters()), X)
     assert [each.kind for each in found.failing] == ["input"]
-    assert str(found).startswith("1 place would fail")
+    assert str(found).startswith("1 device error")
 
 
 def test_a_module_built_in_the_step_and_not_moved_is_one_finding():
@@ -500,6 +500,21 @@ def test_what_a_step_saves_it_can_load(tmp_path):
     assert [(each.kind, each.remedy) for each in found.failing] == [("input", 'torch.load(..., map_location="cuda")')]
 
 
+def test_the_name_of_a_file_in_memory_is_no_path(tmp_path, monkeypatch):
+    """Such as that of a member of an archive, from Python 3.13 on."""
+    monkeypatch.chdir(tmp_path)
+
+    def step(model, x):
+        memory = io.BytesIO()
+        memory.name = "weights.pt"
+        torch.save(model.state_dict(), memory)
+        assert memory.tell() > 0
+        assert not os.path.exists("weights.pt")
+        model.load_state_dict(torch.load(io.BytesIO(memory.getvalue())))
+
+    assert kinds_in(step, net(), X) == []
+
+
 def test_a_file_that_is_there_is_loaded_and_stays(tmp_path):
     path, model = tmp_path / "saved.pt", net()
     torch.save(model.state_dict(), path)
@@ -685,7 +700,7 @@ def test_a_step_that_moves_the_model_itself_is_told_what_was_assumed():
 
     net, x = Net(), torch.ones(2, 4)
     (assumed,) = tm.rehearse(step, net, x).assumed
-    assert assumed.startswith("net was moved by tm.move, plain attributes included")
+    assert assumed.startswith("net starts on the device with its plain attributes, as after tm.move")
     assert not tm.rehearse(step, net, x, moved_by="to").ok
     assert tm.rehearse(step, nn.Linear(4, 4), x).assumed == ()
 

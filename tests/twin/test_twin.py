@@ -130,7 +130,7 @@ def test_results_keep_the_identity_and_the_size_torch_gives_them():
 # --- accounts --------------------------------------------------------------------------------------------------------
 
 
-def test_accounts_are_kept_per_device(twin):
+def test_bytes_in_use_are_counted_per_device(twin):
     before = [twin.bytes_in_use(index) for index in (0, 1)]
     first, second = torch.empty(10, device="twin:0"), torch.empty(100, dtype=torch.uint8, device="twin:1")
     assert [twin.bytes_in_use(device) for device in DEVICES] == [before[0] + 40, before[1] + 100]
@@ -142,7 +142,7 @@ def test_accounts_are_kept_per_device(twin):
     assert [twin.bytes_in_use(index) for index in (0, 1)] == before
 
 
-def test_accounts_return_to_what_they_were_after_training(twin):
+def test_bytes_in_use_are_the_same_after_training(twin):
     before = twin.bytes_in_use()
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).to("twin:1")
     optimizer = torch.optim.Adam(model.parameters())
@@ -164,7 +164,7 @@ def test_a_storage_can_be_emptied_and_filled_again(twin):
     assert there.fill_(2).sum() == 200
 
 
-def test_threads_keep_accounts_right(twin):
+def test_threads_count_bytes_in_use_correctly(twin):
     def work(device, other):
         for _ in range(50):
             torch.randn(16, 16, device=device).matmul(torch.ones(16, 16, device=device)).to(other)

@@ -41,7 +41,7 @@ def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
     if isinstance(step, nn.Module) or not callable(step):
         kind = type(step).__name__
         raise click.UsageError(
-            f"{target.spec} returned a {kind} first. Fix: return the step, then its arguments: "
+            f"{target.spec} returned {kind} first, not the step. Fix: return the step, then its arguments: "
             "`return train_step, model, optimizer, batch`"
         )
     try:
@@ -64,5 +64,5 @@ def _states(target: Target, named: dict[str, Any], names: tuple[str, ...]) -> tu
     unknown = [name for name in names if name not in named]
     if unknown:
         returned = ", ".join(named) or "only the step"
-        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no such object; it returned {returned}")
+        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no object of this name, but {returned}")
     return tuple(named[name] for name in names)

@@ -103,13 +103,13 @@ class Target(NamedTuple):
             raise click.UsageError(f"{self.where} has no {self.factory}; it has {_callables(module)}") from None
         if not callable(function) or _is_model(function):
             raise click.UsageError(
-                f"{self.spec} is a {type(function).__name__}. Fix: name a function that returns the objects"
+                f"{self.spec} is {type(function).__name__}, not a function. Fix: name one that returns the objects"
             )
         try:
             inspect.signature(function).bind()
         except TypeError as error:
             raise click.UsageError(
-                f"{self.spec} is called without arguments: {error}. Fix: name a function without required arguments"
+                f"{self.spec} has required arguments ({error}). Fix: name a function without required arguments"
             ) from None
         except ValueError:  # a callable without a signature
             pass
@@ -120,7 +120,7 @@ def target(text: str) -> Target:
     """Parse a TARGET argument."""
     where, colon, factory = text.rpartition(":")
     if not (colon and where and factory) or (where.startswith(".") and not where.endswith(".py")):
-        raise click.BadParameter(f"{text!r} names no function. Fix: file.py:function or package.module:function")
+        raise click.BadParameter(f"{text!r} does not name a function. Fix: file.py:function or package.module:function")
     return Target(text, where, factory, Path.cwd())
 
 

@@ -267,28 +267,36 @@ def gathered(source: Tensor, spans: Sequence[tuple[int, int]], target: torch.dev
     return base if has_storage(target.type) else base.view(source.dtype).to(target)
 
 
-def view_on(base: Tensor, tensor: Tensor, spans: Sequence[tuple[int, int]], offset: int | None) -> Tensor:
+def view_on(
+    base: Tensor, tensor: Tensor, spans: Sequence[tuple[int, int]], offset: int | None, *, dtype: torch.dtype | None
+) -> Tensor:
     """The view that a tensor becomes on `base`, a copy of these spans of its storage.
 
-    `offset`: that of the tensor in the old storage, where that is not its own `storage_offset()`.
+    `offset`: that of the tensor in the old storage, where that is not its own `storage_offset()`. `dtype`: that of the
+    copy, where it is another one.
     """
     view = view_of(tensor)
     if offset is not None:
         view = view._replace(offset=offset)
     if tensor.is_inference():
         with torch.inference_mode():
-            return dressed(_view_on(base, view, spans), tensor)
-    return dressed(_view_on(base, view, spans), tensor)
+            return dressed(_view_on(base, view, spans, dtype or view.dtype), tensor)
+    return dressed(_view_on(base, view, spans, dtype or view.dtype), tensor)
 
 
-def _view_on(base: Tensor, view: View, spans: Sequence[tuple[int, int]]) -> Tensor:
+def _view_on(base: Tensor, view: View, spans: Sequence[tuple[int, int]], dtype: torch.dtype) -> Tensor:
     first, size = view.offset * view.dtype.itemsize, view.dtype.itemsize
     shift = next((at - start for start, stop, at in packed(spans)[0] if start <= first < stop), -first)
     offset = (first + shift) // size
     if not has_storage(base.device.type):
         # The base is a flat tensor of the dtype that all its views have.
         return base.as_strided(view.shape, view.stride, offset)
-    return make_view(base.untyped_storage(), view._replace(offset=offset))
+    return make_view(base.untyped_storage(), view._replace(dtype=dtype, offset=offset))
+
+
+def view_of_all(copy: Tensor) -> Tensor:
+    """Another tensor on the storage of a copy, the same view; on a device without storages the copy itself."""
+    return make_view(copy.untyped_storage(), view_of(copy)) if has_storage(copy.device.type) else copy
 
 
 def rows_apart(slabs: Sequence[Tensor]) -> list[Tensor]:

@@ -82,7 +82,7 @@ class Agreement:
         votes = self.gather(failure, "agreeing")
         failures = [f"rank {rank}: {each}" for rank, each in self._by_rank(votes) if each]
         if failures:
-            raise MoveFailed("agreeing", f"the move failed on other ranks: {'; '.join(failures)}")
+            raise MoveFailed("agreeing", f"other ranks failed: {'; '.join(failures)}")
 
     def gather(self, mine: Any, stage: str) -> list[Any]:
         """The objects of all ranks. Raises MoveFailed if a rank does not answer."""

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+import torch
 from torch import Tensor
 
 from torchmove.devices import release_cached_memory, synchronize_device
@@ -33,7 +34,7 @@ from torchmove.internals.rebinding import (
     with_shared_versions,
 )
 from torchmove.internals.scripted import ScriptedAttributes, is_scripted, set_attribute
-from torchmove.internals.storages import AT_ONCE, View, dressed, view_on
+from torchmove.internals.storages import AT_ONCE, View, dressed, view_of_all, view_on
 from torchmove.internals.stored import contents, refill
 from torchmove.moving.leftovers import OldStorages
 from torchmove.moving.movers.copies import Advance, CopyBatch, Mover, batch_of
@@ -152,9 +153,11 @@ def _separate_dense(plan: Plan, batch: CopyBatch, copied: Sequence[Tensor], made
     """Separate dense tensors, which are many and simple, from those that need views of the copy."""
     shapes, strides = plan.inventory.tensors.metadata.shapes, plan.inventory.tensors.metadata.strides
     dense = list(batch.dense)
+    formats = plan.moves.conversions.items()
+    laid_out = {first for first, each in formats if each.memory_format is not torch.preserve_format}
     for index, (first, copy) in enumerate(zip(plan.moves.firsts, copied, strict=True)):
         # A dimension of length 1 can have any stride, and the copy may have another one.
-        if 1 in shapes[first] and dense[index]:
+        if 1 in shapes[first] and dense[index] and first not in laid_out:
             dense[index] = copy.stride() == strides[first]
     for indices in plan.moves.ways.values():
         one = next((index for index in indices if dense[index]), None)
@@ -181,7 +184,14 @@ def _add_rebindings(plan: Plan, others: Sequence[int], copied: Sequence[Tensor],
         for entry, offset in zip(storage.indices, storage.offsets or (None,), strict=True):
             tensor, copy = plan.inventory.tensors.objects[entry], copied[index]
             is_whole = storage.storage_bytes < 0  # no storage on its device: the copy is the tensor
-            view = dressed(copy, tensor) if is_whole else view_on(copy, tensor, storage.spans, offset)
+            conversion = plan.moves.conversions.get(storage.indices[0])
+            if is_whole:
+                view = dressed(copy, tensor)
+            elif conversion is not None and conversion.memory_format is not torch.preserve_format:
+                view = view_of_all(copy)
+            else:
+                dtype = None if conversion is None else conversion.dtype
+                view = view_on(copy, tensor, storage.spans, offset, dtype=dtype)
             views[-1].append((tensor, view))
     for pairs in views:
         several: list[Rebinding] = []

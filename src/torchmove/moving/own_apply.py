@@ -185,7 +185,7 @@ def call_overrides(plan: Plan, undo: Undo) -> Adopted:
     recurrent = [Container(stored_dict(each.module), each.path, ATTRIBUTE) for each in modules if not before]
     undo += [each.restore for each in (*before, *recurrent)]
     for module, _, device in modules:
-        call_apply(module, partial(_on_device, plan.inventory.number, device))
+        call_apply(module, partial(_on_device, plan.inventory.number, device, plan.dtype))
     _restore_kept(plan, before)
     changes = (_Change(each, *difference, modules) for each in before for difference in each.differences())
     return _adopted(plan, [change for change in changes if change.tensors_before.keys() != change.tensors_now.keys()])
@@ -200,8 +200,10 @@ def _restore_kept(plan: Plan, before: Sequence[Recorded]) -> None:
                 each.put_back(key, was)
 
 
-def _on_device(known: Mapping[int, int], device: torch.device, tensor: Tensor) -> Tensor:
-    return tensor if id(tensor) in known else tensor.to(device)
+def _on_device(known: Mapping[int, int], device: torch.device, dtype: torch.dtype | None, tensor: Tensor) -> Tensor:
+    if id(tensor) in known:
+        return tensor
+    return tensor.to(device, dtype if tensor.is_floating_point() or tensor.is_complex() else None)
 
 
 class _Overriding(NamedTuple):

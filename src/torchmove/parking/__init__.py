@@ -3,7 +3,7 @@
 parked_states  park and wake; swap: park one state while another one wakes
 arena_movers   the movers between a device and the arena
 host_copies    where each storage's host copy is in the arena, and whether it is current, by its fingerprint
-arena          page-locked host memory, of the exact size and kept for reuse, and copies from and to it
+arena          pinned host memory, of the exact size and kept for reuse, and copies from and to it
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Parked", "Swap", "park", "parked", "release", "swap"]
 
 
 def release() -> None:
-    """Free what torchmove keeps for reuse: threads, and page-locked memory that holds no parked state.
+    """Free what torchmove keeps for reuse: threads, and pinned memory that holds no parked state.
 
     Examples:
         >>> import torchmove as tm

@@ -1,6 +1,6 @@
 """The arena: host memory for parked states, of the exact size, on huge pages, kept for reuse; copies from and to it.
 
-For a CUDA device it is page-locked. Many threads touch its pages, which are then locked chunk by chunk: copies into a
+For a CUDA device it is pinned. Many threads touch its pages, which are then locked chunk by chunk: copies into a
 locked chunk overlap with locking the next. A storage uses a span of it through a memoryview; while that is alive, the
 span is not reused.
 

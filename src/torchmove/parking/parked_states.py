@@ -24,6 +24,7 @@ from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.receipt import Receipt
 from torchmove.parking.arena_movers import IntoArena, OutOfArena
 from torchmove.parking.host_copies import host_copies
+from torchmove.planning.graph_holders import with_graph_holders
 from torchmove.planning.placement import TensorPlaces, keep_of
 from torchmove.planning.plan import Note, Plan, Refusal, Repoint
 from torchmove.planning.planner import Back, make_plan
@@ -31,6 +32,7 @@ from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory, StateTensors
 from torchmove.surveying.paths import given
 from torchmove.surveying.survey import survey_objects
+from torchmove.wrong_calls import answers_wrong_calls
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Parked(Result):
         freed: bytes freed on each device, measured.
         copied_bytes: bytes copied to the host.
         unchanged_bytes: bytes not copied, since their host copy was current.
-        ordinary_bytes: bytes in ordinary memory instead of page-locked memory.
+        ordinary_bytes: bytes in ordinary (pageable) memory instead of pinned memory.
         notes: each with `code`, `path` and `why`.
     """
 
@@ -163,16 +165,17 @@ class Parked(Result):
 # ---------------------------------------------------------------- park
 
 
+@answers_wrong_calls()
 def park(*objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None, progress: bool = True) -> Parked:
     """Move a state to the host, return its device memory to the driver, and remember its placement.
 
     While the state is parked, its tensors are on the CPU and can be read, saved and even trained there. For CUDA
-    devices the host memory is page-locked, and it is kept: the next park copies only what changed.
+    devices the host memory is pinned, and it is kept: the next park copies only what changed.
 
     Args:
         *objects: as for `tm.move`.
         keep: as for `tm.move`.
-        host_bytes: limit for page-locked memory. What does not fit goes to ordinary memory, which is slower.
+        host_bytes: limit for pinned memory. Tensors that do not fit go to ordinary memory, which is slower.
         progress: as for `tm.move`.
 
     Returns:
@@ -213,6 +216,7 @@ class parked:  # noqa: N801  # used as a function: `with tm.parked(model):`
         cpu
     """
 
+    @answers_wrong_calls()
     def __init__(
         self, *objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None, progress: bool = True
     ) -> None:
@@ -221,7 +225,7 @@ class parked:  # noqa: N801  # used as a function: `with tm.parked(model):`
 
     def __enter__(self) -> Parked:
         if self._parked is not None:
-            raise RuntimeError("this `with` block is entered already. Fix: call tm.parked(...) for each block")
+            raise RuntimeError("this object is already used by a `with` block. Fix: call tm.parked(...) for each block")
         self._parked = _park_named(self._named, *self._options)
         return self._parked
 
@@ -255,7 +259,7 @@ def _parking_job(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int |
     if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
         raise ValueError(f"host_bytes must be a number of bytes, not {host_bytes!r}")
     wait_for_freeing()
-    plan = plan_sharded(objects, _CPU, keep, _free_with_arena, rests=True)
+    plan = with_graph_holders(plan_sharded(objects, _CPU, keep, _free_with_arena, rests=True))
     if plan.refusals and _fits_with_kept_memory(plan):
         plan = replace(plan, refusals=tuple(each for each in plan.refusals if each.code != "R042"))
     into_arena = IntoArena(plan.inventory, host_bytes=host_bytes)
@@ -297,7 +301,8 @@ def _parked_from(
             freed[device] = now - was
     notes = []
     if into_arena.ordinary_bytes and into_arena.why:
-        why = f"{readable_bytes(into_arena.ordinary_bytes)} in ordinary memory, which is slower: {into_arena.why}"
+        size = readable_bytes(into_arena.ordinary_bytes)
+        why = f"{size} in ordinary (pageable) memory, which is slower: {into_arena.why}"
         notes.append(Note("N050", listed([*objects]), why))
     return Parked(
         receipt=replace(receipt, seconds=time.perf_counter() - began),
@@ -328,7 +333,7 @@ def _waking_plan(parked: Parked) -> Plan:
 def _still_parked(refusal: Refusal) -> Refusal:
     if refusal.code != "R042":
         return refusal
-    return refusal._replace(remedy="free memory there and call parked.wake() again; the state is still parked")
+    return refusal._replace(remedy="free memory on this device and call parked.wake() again; the state is still parked")
 
 
 # ---------------------------------------------------------------- swap
@@ -379,7 +384,7 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     coming = into if isinstance(into, Parked) else given(_as_tuple(into))
     arriving = coming.objects if isinstance(coming, Parked) else coming
     if {id(each) for each in leaving.values()} & {id(each) for each in arriving.values()}:
-        raise ValueError("out and into have an object in common. Fix: pass each object in one of them")
+        raise ValueError("out= and into= have an object in common. Fix: pass each object to only one of them")
     leaving_job, into_arena = _parking_job(leaving, (), host_bytes)
     agreement = agree_on("swap out", leaving_job.plan)
     original, before = _original_placement_of(leaving_job.plan), _free_now(leaving_job.plan)
@@ -387,7 +392,7 @@ def swap(*, out: Any, into: Any, host_bytes: int | None = None, progress: bool =
     both = [tensor for tensor in plan.inventory.number if tensor in leaving_job.plan.inventory.number]
     if both:
         path = plan.inventory.tensors[plan.inventory.number[both[0]]].path
-        raise ValueError(f"out and into both hold {path}. Fix: pass objects that share no tensors")
+        raise ValueError(f"out= and into= both hold {path}. Fix: pass objects that share no tensors")
     at_once = not plan.refusals
     if not at_once and not _is_refused_anyway(plan, leaving_job.plan):
         plan = replace(plan, refusals=())  # there will be enough memory when the other has left

@@ -96,11 +96,13 @@ def register_rule(kind: type, key: str, place: Place | Rule | HelperRule) -> Non
         >>> tm.register_rule(Experiment, "train_set", "data")
     """
     if not isinstance(kind, type):
-        raise TypeError(f"register_rule needs a class, not {type(kind).__name__}")
+        raise TypeError(
+            f"tm.register_rule takes a class, not {type(kind).__name__}. Fix: tm.register_rule(type(it), ...)"
+        )
     if not callable(place) and place not in ("cpu", "parameter", "data"):
-        raise ValueError(f"place must be 'cpu', 'parameter', 'data' or a function, not {place!r}")
+        raise ValueError(f"place must be 'cpu', 'parameter', 'data' or a function, not {place!r}. Fix: place='cpu'")
     if issubclass(kind, optim.Optimizer) and place == "data":
-        raise ValueError(f"{kind.__name__} is an optimizer: its place cannot be 'data'")
+        raise ValueError(f"{kind.__name__} is an optimizer: 'data' is for other objects. Fix: place='cpu'")
     if issubclass(kind, optim.Optimizer):
         _USERS[kind, key] = _checked(place) if callable(place) else lambda _: place
     else:
@@ -142,7 +144,7 @@ def is_rng_state(entry: StateTensor) -> bool:
 
 
 _GUESSED = (
-    "a simulated first step did not show where it keeps its scalars ({}): `step` goes to the CPU, all others to the "
+    "a simulated first step could not show where it keeps its scalars ({}): `step` goes to the CPU, all others to the "
     "device of their parameters; tm.register_rule({}, name, place) overrides this"
 )
 
@@ -267,23 +269,49 @@ def _steps(entry: StateTensor, holder: Path | None) -> tuple[Hashable, ...]:
 
 
 _CPU = torch.device("cpu")
-KEPT = "kept, as asked"  # the reason for what `keep=` names
+KEPT = "kept by keep="  # the reason for what `keep=` names
 _LARGEST_SCALAR = 8  # bytes, of a float64
+
+
+class Targets:
+    """Devices by pattern: that of the first pattern that matches a path.
+
+    A gradient and the optimizer state of a parameter go with it, whatever their own paths match.
+    """
+
+    def __init__(self, devices: Mapping[str, torch.device]) -> None:
+        self.devices = dict(devices)
+        self._patterns = {pattern: matcher(pattern) for pattern in devices}
+
+    @property
+    def main(self) -> torch.device:
+        """The first accelerator, else the first device: optimizers are placed as on this one."""
+        return next((each for each in self.devices.values() if each != _CPU), next(iter(self.devices.values())))
+
+    def pattern_of(self, path: Path) -> str | None:
+        """The pattern that decides, or None."""
+        return next((name for name, fits in self._patterns.items() if fits(path)), None)
+
+    def of(self, path: Path) -> torch.device | None:
+        pattern = self.pattern_of(path)
+        return None if pattern is None else self.devices[pattern]
 
 
 class TensorPlaces:
     """The target device of each tensor, and the reason where that is not the target of the move."""
 
-    def __init__(self, inventory: Inventory, target: torch.device, keep: Keep) -> None:
+    def __init__(self, inventory: Inventory, target: torch.device, keep: Keep, targets: Targets | None = None) -> None:
         self.inventory, self.tensors, self.number = inventory, inventory.tensors, inventory.number
         self.target, self.keep, self.keeps = target, keep, bool(keep.tensors or keep.patterns)
+        self.targets = targets
+        self.unmatched: list[int] = []  # tensors that no pattern of `targets` matches
         self.native = OptimizerPlaces(inventory, target)
         self.why: dict[int, str] = {}
         self.known: dict[int, torch.device] = {}
         self.why_alike: dict[Hashable, str] = {}  # why a scalar is on the CPU, by its likeness
 
     def all(self) -> list[torch.device]:
-        if self.keeps:
+        if self.keeps or self.targets is not None:
             return [self.of_tensor(index) for index in range(len(self.tensors))]
         # Without `keep=`, only optimizer tensors that belong on the CPU, tensors of libraries that compute there, and
         # random states do not go to the target.
@@ -320,27 +348,39 @@ class TensorPlaces:
             place = self.known[index] = self.decide(index, self.tensors[index])
         return place
 
+    def target_of(self, index: int, entry: StateTensor) -> torch.device:
+        """Where a tensor goes unless there is a reason to stay."""
+        if self.targets is None:
+            return self.target
+        parameter = None if entry.owner is None else self.number.get(entry.owner.parameter or 0)
+        if parameter is not None and parameter != index:
+            return self.target_of(parameter, self.tensors[parameter])
+        found = next(filter(None, map(self.targets.of, self.paths(entry))), None)
+        if found is None:
+            self.unmatched.append(index)
+        return entry.device if found is None else found
+
     def decide(self, index: int, entry: StateTensor, likeness: Hashable = None) -> torch.device:
-        owner = entry.owner
+        owner, target = entry.owner, self.target_of(index, entry)
         if self.keeps and self.keep.has(entry.tensor, self.paths(entry)):
-            return self.stay(index, entry.device, KEPT)
+            return self.stay(index, entry.device, KEPT, target)
         if owner is not None:
-            why = self.why_on_cpu(owner, entry, likeness) if self.target != _CPU else ""
+            why = self.why_on_cpu(owner, entry, likeness) if target != _CPU else ""
             if why:
-                return self.stay(index, _CPU, why)
+                return self.stay(index, _CPU, why, target)
         if owner is not None and owner.group is not None:
-            beside = self.of(owner.parameter, index)
-            return self.target if beside is self.target else self.stay(index, beside, "stays beside its tensor")
+            beside = self.of(owner.parameter, index, target)
+            return target if beside is target else self.stay(index, beside, "stays beside its tensor", target)
         if entry.role == "host" and entry.device == _CPU:
             other = self.beside_host.get(index)
             if other is not None:
                 return self.of_tensor(other)
-            return self.stay(index, _CPU, "its library computes with it on the CPU")
+            return self.stay(index, _CPU, "its library computes with it on the CPU", target)
         if entry.role == "tensor" and is_rng_state(entry):
-            return self.stay(index, entry.device, "the state of a random number generator")
-        if index in self.inventory.spent and not can_rebind_result(entry.tensor, self.target):
-            return self.stay(index, entry.device, "torch cannot rebind it while it retains its gradient")
-        return self.target
+            return self.stay(index, entry.device, "the state of a random number generator", target)
+        if index in self.inventory.spent and not can_rebind_result(entry.tensor, target):
+            return self.stay(index, entry.device, "torch cannot rebind it while it retains its gradient", target)
+        return target
 
     @cached_property
     def beside_host(self) -> dict[int, int]:
@@ -363,13 +403,13 @@ class TensorPlaces:
             self.why_alike[likeness] = why
         return why
 
-    def of(self, parameter: int | None, asking: int) -> torch.device:
+    def of(self, parameter: int | None, asking: int, target: torch.device) -> torch.device:
         owner_index = asking if parameter is None else self.number.get(parameter, asking)
-        return self.target if owner_index == asking else self.of_tensor(owner_index)
+        return target if owner_index == asking else self.of_tensor(owner_index)
 
-    def stay(self, index: int, device: torch.device, why: str) -> torch.device:
-        if device == self.target:
-            return self.target
+    def stay(self, index: int, device: torch.device, why: str, target: torch.device) -> torch.device:
+        if device == target:
+            return target
         self.why[index] = why
         return device
 

@@ -9,14 +9,32 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from torchmove.formatting import readable_bytes
+from torchmove.formatting import listed, readable_bytes
+from torchmove.internals.storages import Metadata
 from torchmove.progress import Stage
 from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory, RememberedDevice, Rows, StateStorage, StateStorages
 from torchmove.surveying.paths import Path
 
 Way = tuple[torch.device, torch.device]  # source and target
+
+
+class Conversion(NamedTuple):
+    """A storage whose copy has another dtype or memory format: those of every tensor on the copy."""
+
+    dtype: torch.dtype
+    memory_format: torch.memory_format  # preserve_format: size, stride and offset stay
+
+    def converted(self, tensor: Tensor, device: torch.device) -> Tensor:
+        """A new tensor: as `.to()` converts this one."""
+        return tensor.detach().to(device, self.dtype, memory_format=self.memory_format, copy=True)
+
+    def stride(self, shape: torch.Size, stride: tuple[int, ...]) -> tuple[int, ...]:
+        if self.memory_format is torch.preserve_format:
+            return stride
+        return torch.empty(shape, device="meta", memory_format=self.memory_format).stride()
 
 
 class Move(NamedTuple):
@@ -26,11 +44,21 @@ class Move(NamedTuple):
     target: torch.device
 
 
+_NO_CONVERSIONS: Mapping[int, Conversion] = {}
+
+
 class Moves(Rows[Move]):
     """The storages that move, by the index of the first tensor on each."""
 
-    def __init__(self, storages: StateStorages, firsts: Sequence[int], placement: Sequence[torch.device]) -> None:
+    def __init__(
+        self,
+        storages: StateStorages,
+        firsts: Sequence[int],
+        placement: Sequence[torch.device],
+        conversions: Mapping[int, Conversion] = _NO_CONVERSIONS,
+    ) -> None:
         self.storages, self.firsts, self.placement = storages, firsts, placement
+        self.conversions = conversions  # by the first tensor on the storage
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -61,6 +89,17 @@ class Moves(Rows[Move]):
                 if first in special:
                     nbytes[index] = special[first].nbytes
         return nbytes
+
+    @cached_property
+    def converted(self) -> Mapping[int, Conversion]:
+        """The conversion of each tensor that is converted, by the index of the tensor."""
+        firsts = self.firsts if self.conversions else ()
+        return {
+            index: self.conversions[first]
+            for first in firsts
+            if first in self.conversions
+            for index in self.storages.at(first).indices
+        }
 
     def special(self) -> Iterator[tuple[int, StateStorage]]:
         """The moves of storages with several tensors, or of which tensors reach only a part."""
@@ -156,6 +195,9 @@ class Plan(Result):
         refusals: what prevents the move, each with `code`, `path`, `why` and `remedy`.
         notes: what to know about the move, each with `code`, `path` and `why`.
         rooms: the memory needed on each device, and what is free there.
+        devices: the devices of `to=`: several if it was a dict.
+        dtype: the dtype that parameters and buffers are cast to, or None.
+        memory_format: the memory format that parameters and buffers get.
         repoints: remembered devices that would change too.
     """
 
@@ -171,6 +213,21 @@ class Plan(Result):
     digests: tuple[Digest, ...] | None = None  # the digest of each tensor's bytes, if requested
     stages: tuple[Stage, ...] = ()
     adopted: Adopted = _NOTHING_ADOPTED
+    devices: tuple[torch.device, ...] = ()  # those of `to=`: the target alone, or those of a dict
+    dtype: torch.dtype | None = None  # that of parameters and buffers after the move, if requested
+    memory_format: torch.memory_format = torch.preserve_format
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """The metadata of the tensors after the move, except their devices and storages."""
+        before = self.inventory.tensors.metadata
+        if not self.moves.converted:
+            return before
+        dtypes, strides, nbytes = list(before.dtypes), list(before.strides), list(before.nbytes)
+        for index, conversion in self.moves.converted.items():
+            dtypes[index], strides[index] = conversion.dtype, conversion.stride(before.shapes[index], strides[index])
+            nbytes[index] = nbytes[index] // before.dtypes[index].itemsize * conversion.dtype.itemsize
+        return before._replace(dtypes=dtypes, strides=strides, nbytes=nbytes)
 
     @property
     def ok(self) -> bool:
@@ -196,6 +253,18 @@ class Plan(Result):
     def with_adopted(self, adopted: Adopted) -> Plan:
         """The plan after it was applied, with what modules changed themselves."""
         return replace(self, adopted=adopted, notes=(*self.notes, *adopted.notes)) if any(adopted) else self
+
+    @property
+    def converts(self) -> str:
+        """What parameters and buffers are converted to, as text: "bfloat16, channels_last"; empty if nothing is."""
+        parts = [] if self.dtype is None else [str(self.dtype)]
+        parts += [] if self.memory_format is torch.preserve_format else [str(self.memory_format)]
+        return ", ".join(part.removeprefix("torch.") for part in parts)
+
+    @property
+    def destination(self) -> str:
+        """The devices of `to=`, as text."""
+        return listed(self.devices or (self.target,))
 
     @property
     def nbytes(self) -> int:

@@ -6,7 +6,7 @@ Planning changes nothing and uses no device: the free memory of each device is p
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import ne
 from typing import Any, NamedTuple
@@ -19,8 +19,9 @@ from torchmove.devices import is_same_device
 from torchmove.formatting import readable_bytes
 from torchmove.internals.guards import makes_fakes
 from torchmove.internals.storages import SUB_BYTE, has_storage, in_shared_memory, packed, storage_device
-from torchmove.planning.placement import Keep, TensorPlaces
-from torchmove.planning.plan import MemoryNeed, Moves, Note, Plan, Refusal, Repoint
+from torchmove.planning.conversion import Request, conversion_notes, conversions_of
+from torchmove.planning.placement import Keep, Targets, TensorPlaces
+from torchmove.planning.plan import Conversion, MemoryNeed, Moves, Note, Plan, Refusal, Repoint
 from torchmove.surveying.inventory import (
     Composite,
     FoundDiagnostic,
@@ -157,7 +158,12 @@ def _counted(paths: Sequence[Path]) -> str:
     return f"{paths[0]}{more}"
 
 
-FAKES = Refusal("R014", "FakeTensorMode", "it is active: copies would have no bytes", "move outside of its block")
+FAKES = Refusal(
+    "R014",
+    "FakeTensorMode",
+    "a FakeTensorMode is active: copies have no bytes",
+    "move outside of `with FakeTensorMode():`",
+)
 _NOT_ON_MPS = {torch.float64, torch.complex128}
 
 
@@ -182,16 +188,21 @@ def room_refusals(rooms: Sequence[MemoryNeed]) -> Iterator[Refusal]:
 
 
 def mps_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
-    for index in moves.indices():
+    on_mps = any(place.type == "mps" for _, place in moves.ways)
+    for index in moves.indices() if on_mps else ():
         entry = entries[index]
         if entry.tensor.dtype in _NOT_ON_MPS and moves.placement[index].type == "mps":
             convert = ".to(torch.complex64)" if entry.tensor.dtype.is_complex else ".float()"
-            yield Refusal("R040", str(entry.path), f"mps has no {entry.tensor.dtype}", f"convert it first: {convert}")
+            yield Refusal(
+                "R040", str(entry.path), f"mps does not support {entry.tensor.dtype}", f"convert it first: {convert}"
+            )
 
 
 def no_storages_note(device: torch.device) -> Note:
     return Note(
-        "N041", str(device), "has no storages: tied weights stay tied, strides and views are lost on the way back"
+        "N041",
+        str(device),
+        "torch cannot access its storages: tied weights stay tied, strides and views are lost on the way back",
     )
 
 
@@ -205,28 +216,67 @@ def shared_memory_notes(entries: StateTensors, moves: Moves) -> Iterator[Note]:
         yield Note("N042", _counted([entries[first].path for first in shared]), why)
 
 
-def mixed_dtype_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
-    for index, storage in moves.special():
+def mixed_dtype_refusals(entries: StateTensors, moves: Moves, place: torch.device) -> Iterator[Refusal]:
+    for _, storage in moves.special():
+        if moves.placement[storage.indices[0]] != place:
+            continue
         first, *others = (entries[each] for each in storage.indices)
         for other in others:
             if other.tensor.dtype != first.tensor.dtype:
-                why = f"shares memory with {first.path} of another dtype: impossible on {moves[index].target.type}"
+                why = f"shares memory with {first.path} of another dtype, which {place.type} does not support"
                 yield Refusal("R043", str(other.path), why, "clone one of them first")
 
 
-def sub_byte_refusals(entries: StateTensors, moves: Moves) -> Iterator[Refusal]:
+def sub_byte_refusals(entries: StateTensors, moves: Moves, place: torch.device) -> Iterator[Refusal]:
     for index in moves.indices():
-        dtype, place = entries.metadata.dtypes[index], moves.placement[index]
-        if dtype in SUB_BYTE and not has_storage(place.type):
+        dtype = entries.metadata.dtypes[index]
+        if dtype in SUB_BYTE and moves.placement[index] == place:
             why = f"is {dtype}, which torch cannot copy to {place.type}, a device without storages"
             yield Refusal("R044", str(entries[index].path), why, "view it as torch.uint8 first: .view(torch.uint8)")
+
+
+def targets_refusals(inventory: Inventory, targets: Targets, unmatched: Sequence[int]) -> Iterator[Refusal]:
+    """Refuse patterns of `to=` that match nothing, and tensors that none of them matches."""
+    if unmatched:
+        path = _counted([inventory.tensors[index].path for index in unmatched])
+        example = ", ".join(f"{name!r}: {str(device)!r}" for name, device in targets.devices.items())
+        yield Refusal("R015", path, "no pattern of to= matches it", f"to={{{example}, '*': 'cpu'}}")
+    yield from _apart_refusals(inventory, targets)
+    here = [entry.path for entry in inventory.tensors]
+    here += [path for paths in inventory.other_paths.values() for path in paths]
+    here += [path for _, path in inventory.holders.values()]
+    decided = {*map(targets.pattern_of, here)}
+    for pattern in targets.devices:
+        if pattern not in decided and pattern != "*":
+            why = "this pattern of to= decides about no path: none matches it, or an earlier pattern comes first"
+            yield Refusal("R011", repr(pattern), why, f"print(tm.survey({', '.join(inventory.roots)})) lists the paths")
+
+
+def _apart_refusals(inventory: Inventory, targets: Targets) -> Iterator[Refusal]:
+    """Refuse to send one tensor to two devices: tied weights, by the paths of each."""
+    for me, paths in inventory.other_paths.items():
+        if me not in inventory.number:
+            continue
+        first = inventory.tensors[inventory.number[me]].path
+        device = _named_target(targets, first)
+        for path in paths if device is not None and "param_groups" not in first.names() else ():
+            other = None if "param_groups" in path.names() else _named_target(targets, path)
+            if other not in (None, device):
+                why = f"is also {path}: one goes to {device}, the other to {other}"
+                yield Refusal("R041", str(first), why, "give both the same device in to=, or untie them first")
+
+
+def _named_target(targets: Targets, path: Path) -> torch.device | None:
+    """The device of a pattern that means this path; `*` means everything else."""
+    pattern = targets.pattern_of(path)
+    return None if pattern in (None, "*") else targets.devices[str(pattern)]
 
 
 def keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:
     """Refuse a `keep=` that matches nothing: with a typo, the move would take what it was meant to leave."""
     if not (keep.patterns or keep.roots):
         return
-    remedy = f"print(tm.survey({', '.join(inventory.roots)})) lists the paths"
+    remedy = f"print(tm.survey({', '.join(inventory.roots)})) shows the paths"
     here = [entry.path for entry in inventory.tensors] + [
         path for paths in inventory.other_paths.values() for path in paths
     ]
@@ -246,6 +296,7 @@ def _shares_any(inventory: Inventory, value: Any) -> bool:
     return any(id(each) in inventory.number or id(each) in inventory.holders for each in inside)
 
 
+_UNCONVERTED = Request()
 FreeBytes = Callable[[torch.device], int | None]
 
 
@@ -265,28 +316,33 @@ def make_plan(
     fresh: bool = False,
     back: Back | None = None,
     rests: bool = False,
+    request: Request = _UNCONVERTED,
+    targets: Targets | None = None,
 ) -> Plan:
     """Plan the move of an inventory to a target.
 
     `fresh`: copy to new storages even what is on the target already. `rests`: nothing will compute with the state
-    there.
+    there. `request`: another dtype or memory format.
     """
-    places = TensorPlaces(inventory, target, keep)
+    places = TensorPlaces(inventory, target, keep, targets)
     placement = places.all() if back is None else back.placement
-    moves, refusals = _moves(inventory, placement, fresh)
+    conversions, unconverted = conversions_of(inventory, request, keep)
+    moves, refusals = _moves(inventory, placement, fresh, conversions)
+    refusals += unconverted
     rooms = tuple(_rooms(moves, inventory.tensors, free_bytes))
     course = Course(target, moves, fresh, rests)
-    repoints, stuck = _repoints(inventory, keep, moves, target) if back is None else (back.repoints, [])
-    notes = [*notes_of(inventory, keep, course, stuck)]
+    repoints, stuck = _repoints(inventory, keep, moves, target, targets) if back is None else (back.repoints, [])
+    notes = [*notes_of(inventory, keep, course, stuck), *conversion_notes(inventory, conversions)]
     refusals += refusals_of(inventory, keep, course)
-    refusals += mps_refusals(inventory.tensors, moves) if target.type == "mps" else ()
+    refusals += mps_refusals(inventory.tensors, moves)
+    refusals += targets_refusals(inventory, targets, places.unmatched) if targets is not None else ()
     refusals += room_refusals(rooms)
     refusals += keep_refusals(inventory, keep)
     refusals += [FAKES] if moves and makes_fakes() else []
-    if moves and not has_storage(target.type):
-        refusals += mixed_dtype_refusals(inventory.tensors, moves)
-        refusals += sub_byte_refusals(inventory.tensors, moves)
-        notes.append(no_storages_note(target))
+    for place in {place: None for _, place in moves.ways if not has_storage(place.type)}:
+        refusals += mixed_dtype_refusals(inventory.tensors, moves, place)
+        refusals += sub_byte_refusals(inventory.tensors, moves, place)
+        notes.append(no_storages_note(place))
     homes = {home for home, _ in moves.ways}
     notes += [no_storages_note(home) for home in homes if not has_storage(home.type)]
     return Plan(
@@ -299,15 +355,20 @@ def make_plan(
         notes=(*notes, *places.native.notes(), *shared_memory_notes(inventory.tensors, moves)),
         rooms=rooms,
         placement=placement,
+        dtype=request.dtype,
+        memory_format=request.memory_format,
+        devices=(target,) if targets is None else tuple(dict.fromkeys(targets.devices.values())),
     )
 
 
-def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool) -> tuple[Moves, list[Refusal]]:
+def _moves(
+    inventory: Inventory, placement: Sequence[torch.device], fresh: bool, conversions: Mapping[int, Conversion]
+) -> tuple[Moves, list[Refusal]]:
     storages = inventory.storages
     firsts: Sequence[int] = storages.firsts
     if not fresh:
         leaves = list(map(ne, placement, storages.metadata.devices))
-        firsts = [first for first in firsts if leaves[first]]
+        firsts = [first for first in firsts if leaves[first] or first in conversions]
     torn = {
         storage.indices[0]: storage
         for storage in storages.shared()
@@ -315,7 +376,7 @@ def _moves(inventory: Inventory, placement: Sequence[torch.device], fresh: bool)
     }
     if torn:
         firsts = [first for first in firsts if first not in torn]
-    return Moves(storages, firsts, placement), [
+    return Moves(storages, firsts, placement, conversions), [
         torn_refusal(inventory.tensors, storage, placement) for storage in torn.values()
     ]
 
@@ -324,6 +385,12 @@ def _rooms(moves: Moves, entries: StateTensors, free_bytes: FreeBytes) -> Iterat
     nbytes = list(moves.nbytes)
     for index, storage in moves.special():
         nbytes[index] = entries.metadata.nbytes[storage.indices[0]] if storage.opaque else packed(storage.spans)[1]
+    if moves.conversions:
+        before = entries.metadata.dtypes
+        for index, first in enumerate(moves.firsts):
+            conversion = moves.conversions.get(first)
+            if conversion is not None:
+                nbytes[index] = nbytes[index] // before[first].itemsize * conversion.dtype.itemsize
     needs: defaultdict[torch.device, int] = defaultdict(int)
     for (_, target), indices in moves.ways.items():
         needs[target] += sum([nbytes[index] for index in indices])
@@ -335,20 +402,21 @@ _Stuck = tuple[str, Path, str]  # a code, a path, and the text of the note
 
 
 def _repoints(
-    inventory: Inventory, keep: Keep, moves: Moves, target: torch.device
+    inventory: Inventory, keep: Keep, moves: Moves, main: torch.device, targets: Targets | None
 ) -> tuple[list[Repoint], list[_Stuck]]:
     if not inventory.device_values:
         return [], []
     values = [value for value in inventory.device_values if not keep.has(value.holder, (value.path,))]
-    homes = _left_homes(inventory, values, moves, target)
+    homes_of = {place: _left_homes(inventory, values, moves, place) for place in (main, *moves.placement)}
     repoints, stuck = [], []
     for value in values:
-        if not any(is_same_device(value.device, home) for home in homes):
+        target = main if targets is None else targets.of(value.path) or main
+        if not any(is_same_device(value.device, home) for home in homes_of.get(target, ())):
             continue
         if _can_be_set(value, target):
             repoints.append(Repoint(value, _like(value, target)))
         else:
-            stuck.append(("N040", value.path, f"remembers {value.value!s} in an object that cannot be changed"))
+            stuck.append(("N040", value.path, f"stores {value.value!s} in an object that cannot be changed"))
     return repoints, stuck
 
 

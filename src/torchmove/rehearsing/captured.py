@@ -67,7 +67,7 @@ class Given:
         if unknown:
             what = repr(unknown[0]) if isinstance(unknown[0], str) else f"a {type(unknown[0]).__name__}"
             first = next(iter(named), "model")
-            raise ValueError(f"state= has {what}, which is not a given object. Fix: state=[{first}]")
+            raise ValueError(f"state= contains {what}, which was not passed to the step. Fix: state=[{first}]")
         names: set[Any] = {name for each in named.values() for name in _parameter_names(each)}
         names |= {shapes for each in named.values() for shapes in _parameter_shapes(each)}
         self.states: dict[str, Any] = {}
@@ -76,7 +76,10 @@ class Given:
             if any(each is one for one in said) or not _is_data(each, names):
                 self.states[name] = each
                 if isinstance(each, list) and _is_average(each, names):
-                    self.assumed.append(f"{name}, a list of tensors of the parameters' shapes, is moved with the model")
+                    self.assumed.append(
+                        f"{name}, a list of tensors with the shapes of the parameters, is treated as state: "
+                        "it moves with the model"
+                    )
             elif not isinstance(each, (Tensor, *_CONTAINERS)) and type(each) not in ATOMS and _has_tensors(each):
                 kind = type(each).__name__
                 self.assumed.append(
@@ -276,7 +279,8 @@ class Captured:
                 self.classes.append(base)
                 for name, value in vars(base).items():
                     self._todo += [value, *_functions_in(value)]
-                    if isinstance(value, _HOLDERS) and not name.startswith("__"):
+                    is_random = type(value).__module__.startswith("numpy.random")
+                    if (isinstance(value, _HOLDERS) or is_random) and not name.startswith("__"):
                         self._hold(f"{base.__name__}.{name}", value)
 
     def _hold(self, name: str, value: Any) -> None:

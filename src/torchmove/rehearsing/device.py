@@ -9,6 +9,7 @@ pass, and during a pass uses six times its output, its input, and twice its weig
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections import defaultdict
@@ -77,18 +78,18 @@ class NotOnDevice(TypeError):
     def dtype(cls, place: torch.device, dtype: torch.dtype) -> NotOnDevice:
         convert = ".to(torch.complex64)" if dtype.is_complex else ".float()"
         name = str(dtype).removeprefix("torch.")
-        return cls(f"{place.type} has no {name}", f"convert it before it is on {place.type}: {convert}")
+        return cls(f"{place.type} does not support {name}", f"convert it before it is moved to {place.type}: {convert}")
 
 
 class Ended(RuntimeError):
     """A stand-in is used after its rehearsal has ended."""
 
-    remedy = "make what holds it again, such as a generator; or make that inside the step"
+    remedy = "create the object that holds it again, such as a generator; or create it inside the step"
 
     def __init__(self, step: str) -> None:
         self.why = (
-            f"this tensor is a stand-in of the rehearsal of {step}, which has ended, and has no values of its own: "
-            "something that the step has used still holds it"
+            f"this tensor is a stand-in of the rehearsal of {step}, which has ended, and has no values: "
+            "an object that the step used still holds it"
         )
         super().__init__(f"{self.why}. Fix: {self.remedy}")
 
@@ -107,7 +108,7 @@ def outside_simulation() -> Iterator[None]:
 
 
 class Over(BaseException):
-    """Ends a thread that outlives its step: the tensors are real again."""
+    """Ends a thread that still runs after its step, when the tensors are real again."""
 
 
 class Task:
@@ -174,7 +175,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def note(self, why: str) -> None:
         """Report a synchronization with the device; it is not a failure."""
-        self.find(users_line(), "synchronises", why, "avoid this sync, or call it less often")
+        self.find(users_line(), "synchronizes", why, "avoid this sync, or call it less often")
 
     def root(self, *cause: object) -> Origin:
         """The shared origin of one cause, which is reported once."""
@@ -437,7 +438,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _check_generator(self, about: Operator, its: torch.device, place: torch.device) -> None:
         if its is not place and id(self.now.generator) not in self.told_generators:
             self.told_generators.add(id(self.now.generator))
-            why = f"{about.name} on {place} with a generator on {its}: torch takes one on the same device only"
+            why = f"{about.name} on {place} with a generator on {its}: torch needs a generator on the same device"
             self.find(users_line(), "generator", why, f"torch.Generator(device={name_of(place)})")
 
     def _check_gradient(self, gradient: Any, place: torch.device) -> torch.device:
@@ -453,7 +454,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Report a dtype that the CPU kernel accepts and CUDA lacks; the run continues."""
         dtype = next((each.dtype for each in given if type(each) is StandIn and each.dtype in about.lacks), None)
         if dtype is not None and self.home.type == "cuda":
-            why = f"CUDA has no kernel of {about.name} for {str(dtype).removeprefix('torch.')}, though the CPU has one"
+            why = f"CUDA has no {about.name} kernel for {str(dtype).removeprefix('torch.')}; the CPU has one"
             self.find(users_line(), "dtype", why, "compute it in float32: .float()")
 
     def _told_apart(self, each: Any) -> Any:
@@ -469,13 +470,22 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _check_lengths(self, lengths: Any) -> None:
         if type(lengths) is StandIn and lengths._place is not CPU:
-            why = f"pack_padded_sequence reads lengths on the CPU, and they are on {lengths._place}"
+            why = f"pack_padded_sequence reads lengths on the CPU, but they are on {lengths._place}"
             self.on_the_host(lengths, why, "lengths")
 
     def on_the_host(self, tensor: StandIn, why: str, name: str = "x") -> None:
         """Report a tensor on the device that torch reads on the CPU; the run continues as if it were there."""
         self.find(users_line(), "host", why, f"{users_name(tensor) or name}.cpu()")
         tensor._place = CPU
+
+    def refuse_backward(self, outputs: Sequence[Any], why: str, remedy: str) -> None:
+        """Report a backward pass through these tensors, which a kernel of CUDA refuses and one of the CPU does not."""
+        for each in outputs if self.home.type == "cuda" else ():
+            if isinstance(each, StandIn) and each._place is self.home and each.grad_fn is not None:
+                each.grad_fn.register_prehook(lambda _: self.refused_backward(why, remedy))
+
+    def refused_backward(self, why: str, remedy: str) -> None:
+        self.find(users_line(), "dtype", why, remedy)
 
     def refuse(self, error: Exception) -> NoReturn:
         """Raise an error as torch does."""
@@ -485,7 +495,9 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def real_sizes(self, sizes: Tensor) -> Tensor:
         """The batch sizes of a packed sequence as a real tensor: torch's C++ reads its data pointer."""
         if not is_known(sizes):
-            raise CannotGoOn("a packed sequence needs the values of its lengths")
+            raise CannotGoOn(
+                "a packed sequence needs the values of its lengths, which shape-only mode does not compute"
+            )
         self.inside[id(sizes)] = (sizes, CPU)
         return sizes
 
@@ -529,19 +541,19 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return state
         if state._place is not CPU:
             self.on_the_host(
-                state, f"the state of a generator is read on the CPU, and it is on {state._place}", "state"
+                state, f"torch reads the state of a generator on the CPU, but it is on {state._place}", "state"
             )
         if not self.knows(state):
-            raise CannotGoOn("the state of a generator needs values")
+            raise CannotGoOn("the state of a generator needs values, which shape-only mode does not compute")
         return state._behind
 
     def value_of(self, standin: StandIn) -> Tensor:
         """The real tensor to pickle instead of a stand-in."""
         self.check_open()
         if standin._place is not CPU:
-            self.note("saving waits for the device and brings values to the CPU")
+            self.note("saving waits for the device and copies values to the CPU")
         if not self.knows(standin):
-            raise CannotGoOn("a pickle needs the values of tensors")
+            raise CannotGoOn("a pickle needs the values of tensors, which shape-only mode does not compute")
         with outside_simulation():
             value = standin._behind.detach().requires_grad_(standin.requires_grad)
             self.saved[value.untyped_storage().data_ptr()] = standin._place
@@ -592,8 +604,8 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (NotImplementedError, RuntimeError) as error:
             if not schema_of(func).returns:
                 return None  # it only writes, to unknown values
-            if "meta" in str(error).lower() or "data-dependent" in str(error):
-                raise CannotGoOn(f"{about.name} depends on values") from None
+            if _NEEDS_VALUES.search(str(error)):
+                raise CannotGoOn(f"{about.name} depends on a value that shape-only mode does not compute") from None
             raise
 
     def _forget_written(self, func: Any, args: Any, kwargs: dict[str, Any], given: list[Any]) -> None:
@@ -614,6 +626,8 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.knows(each)
 
 
+# Not MetaFloatType, torch's name for a tensor in an error about its shape.
+_NEEDS_VALUES = re.compile(r"\bmeta\b|data-dependent", re.IGNORECASE)
 _COPIES = {aten._to_copy, aten.clone, aten.empty_like, aten.zeros_like, aten.ones_like, aten.randn_like}
 _MASKED = {aten.index, aten.index_put, aten.index_put_}
 _PACK = aten._pack_padded_sequence.default
@@ -629,7 +643,9 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not lacking or nobody_has(func, lacking):
             raise
         if lacking not in ("Half", "BFloat16") and func.overloadpacket not in ONLY_ON_CUDA:
-            raise CannotGoOn(f"the CPU has no kernel of {func.overloadpacket.__name__} for {lacking}") from error
+            raise CannotGoOn(
+                f"the CPU has no {func.overloadpacket.__name__} kernel for {lacking}, so a rehearsal cannot compute it"
+            ) from error
         dtypes = [each.dtype for each in leaves((args, kwargs)) if isinstance(each, Tensor)]
         lesser = next((dtype for dtype in dtypes if dtype is not torch.float32), None)
         if lesser is None:
@@ -666,7 +682,7 @@ def _has_stand_in(each: Any) -> bool:
         return False
     if type(each) is Tensor:
         if is_functorch_tensor(each):
-            raise NotFollowed("torch.func's transforms wrap tensors, and a rehearsal cannot look inside")
+            raise NotFollowed("a rehearsal does not support torch.func's transforms: they wrap tensors")
         return is_view_of_storage(each)
     return not is_lazy(each) and is_view_of_storage(each)
 

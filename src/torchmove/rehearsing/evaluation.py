@@ -39,9 +39,11 @@ from torchmove.rehearsing.sources import (
     called,
     default_of,
     family_of,
+    is_accelerator,
     loops_of,
     owner_of,
     parameters_of,
+    result_of,
     scope_around,
     vararg_of,
 )
@@ -74,12 +76,22 @@ class NeverCalled(CannotTell):
 
 
 def is_candidate(value: Any, home: torch.device) -> bool:
-    """May it depend on the device: another device or its name, a tensor type, or a switch that is off?"""
+    """Whether a value may depend on the device: another device or its name, a tensor type, or a switch that is off."""
     if isinstance(value, torch.device):
         return value.type != home.type
     if isinstance(value, type):
         return value.__module__ in ("torch", f"torch.{home.type}") and value.__name__.endswith("Tensor")
     return value is False or (type(value) is str and _DEVICE.match(value) is not None and value != home.type)
+
+
+def is_count(value: Any, assigned: Iterable[Assigned]) -> bool:
+    """Is it a number of devices where there is none: `n_gpu = torch.cuda.device_count()`?"""
+    return type(value) is int and not value and any(map(_counts_devices, assigned))
+
+
+def _counts_devices(assigned: Assigned) -> bool:
+    calls = (node for node in ast.walk(assigned.value) if isinstance(node, ast.Call))
+    return any(called(each) == "device_count" for each in calls)
 
 
 def on_device(value: Any, home: torch.device) -> Any:
@@ -95,7 +107,7 @@ def on_device(value: Any, home: torch.device) -> Any:
 
 
 def is_for_the_cpu(value: Any, home: torch.device) -> bool:
-    """Does it replace mixed precision on a machine without the device: None, nullcontext, a CPU region or scaler?"""
+    """Whether it replaces mixed precision on a CPU machine: None, nullcontext, a CPU region or scaler."""
     if isinstance(value, torch.autocast):
         return bool(value.device != home.type)
     if isinstance(value, functools.partial):
@@ -147,9 +159,15 @@ class Again:
         return any(self.truth(each.value, source, each.scope, space) for each in runs) or None
 
     def _runs(self, assigned: Assigned, source: Source, space: Mapping[str, Any]) -> bool | None:
-        """Would the statement run, given the conditions around it? None if unknown."""
+        """Whether the statement would run, given the conditions around it; None if unknown."""
         answers = {self.truth(test, source, assigned.scope, space) for test in assigned.tests}
         return False if False in answers else None if None in answers else True
+
+    def count(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> Any:
+        """The number of devices that a variable would have; None if it is unknown or stays 0."""
+        with suppress(Exception):  # its names may have been rebound
+            return self._by_statements(reversed(assigned), source, space) or None
+        return None
 
     def truth(self, node: ast.expr, source: Source, scope: str, space: Mapping[str, Any]) -> bool | None:
         try:
@@ -158,28 +176,28 @@ class Again:
             return None
 
     def stays(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> bool:
-        """Is a chosen device the CPU on every machine, because of a switch that is off or a later statement?"""
+        """Whether a chosen device is the CPU on every machine, because of a switch that is off or a later statement."""
         with suppress(Exception):  # its names may have been rebound
             return _is_of_cpu(self._by_statements(reversed(assigned), source, space), self.home)
         return False
 
     def is_cpu(self, device: ast.expr, source: Source, scope: str) -> bool:
-        """Is a chosen device the CPU on every machine, or a chosen switch off?"""
+        """Whether a chosen device is the CPU, or a chosen switch off, on every machine."""
         with suppress(Exception):  # its names may have been rebound
             return _is_of_cpu(self.value(device, source, scope, self.space_of(source)), self.home)
         return False
 
     def never_runs(self, assigned: Assigned, source: Source) -> bool:
-        """Is a statement skipped on every machine, because of a switch that nothing changes?"""
+        """Whether every machine skips a statement, because of a switch that nothing changes."""
         tests = (each for each in assigned.tests if not isinstance(each, ast.Constant))  # a constant marks a handler
         return any(self.is_off(each, source, assigned.scope) for each in tests)
 
     def is_off(self, test: ast.expr, source: Source, scope: str) -> bool:
-        """Is a test false on every machine, given only values that nothing changes?"""
+        """Whether a test is false on every machine, given only values that nothing changes."""
         return self._is_settled(test, source, scope) and self.truth(test, source, scope, self.space_of(source)) is False
 
     def _is_settled(self, test: ast.expr, source: Source, scope: str) -> bool:
-        """Does the test read only variables that are bound once, and not to a number or container?"""
+        """Whether the test reads only variables that are bound once, and not to a number or container."""
         space = self.space_of(source)
         for name in {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}:
             found_in, assigned = assigned_to(name, source, scope)
@@ -242,8 +260,9 @@ class Again:
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             return _COMPARING[type(node.ops[0])](of(node.left), of(node.comparators[0]))
         if isinstance(node, ast.Call):
-            if called(node) in source.returns and called(node) not in ASKS:
-                return self._by_statements(source.returns[called(node)], source, space, deep + 1)
+            function = result_of(source, node, scope)
+            if function in source.returns and called(node) not in ASKS:
+                return self._by_statements(source.returns[function], source, space, deep + 1)
             return self._called(node, of)
         raise CannotTell
 
@@ -255,6 +274,8 @@ class Again:
 
     def _attribute(self, holder: Any, name: str, source: Source, space: Mapping[str, Any]) -> Any:
         found = getattr(holder, name)
+        if holder is torch.version and name == self.home.type:  # None in a build for the CPU
+            return found or "of the device"
         if isinstance(holder, types.ModuleType) and is_program(getattr(holder, "__file__", None) or "<"):
             return self._named(name, self.reasons.source(str(holder.__file__)), "", vars(holder), 0)
         if isinstance(found, torch.device) and name not in getattr(holder, "__dict__", {}):
@@ -264,6 +285,8 @@ class Again:
     def _kept(self, found: Any, name: str, holder: Any, source: Source, space: Mapping[str, Any]) -> Any:
         """The value that an attribute or a key would have on a machine with the device."""
         assigned = source.attributes.get(name, [])
+        if is_count(found, assigned):
+            return self.count(assigned, source, {**space, "self": holder}) or found
         if not is_candidate(found, self.home) or self.reasons.of_attribute(source, name) is None:
             return found
         owners = {each.__name__ for each in type(holder).__mro__[:-1]}
@@ -284,6 +307,8 @@ class Again:
     def _called(self, node: ast.Call, of: Callable[[ast.expr], Any]) -> Any:
         name = called(node)
         if name in ASKS:
+            if _asks_another(node.func, self.home):
+                return 0 if name == "device_count" else False
             return {"device_count": 1, "current_accelerator": torch.device(self.home.type)}.get(name, True)
         if name not in _MADE or any(each.arg is None for each in node.keywords):
             raise CannotTell
@@ -308,6 +333,8 @@ class Again:
                 return _builtin(name)
             return self.value(assigned[0].value, source, assigned[0].scope, space, deep + 1)
         value = values[name]
+        if is_count(value, assigned):
+            return self.count(assigned, source, space) or value
         if value is None and self.reasons.is_current_accelerator(read, ast.Name(name, ast.Load()), scope):
             return on_device(value, self.home)
         may_be = is_candidate(value, self.home) or isinstance(value, (list, tuple, dict))
@@ -348,6 +375,12 @@ class Again:
             return value if self.stays(assigned, source, space) else on_device(value, self.home)
         finally:
             self._under_way.discard(id(assigned))
+
+
+def _asks_another(func: ast.expr, home: torch.device) -> bool:
+    """Does it ask for another kind of device: `torch.backends.mps.is_available` where the device is cuda?"""
+    kinds = {each.attr for each in ast.walk(func) if isinstance(each, ast.Attribute)} & {"mps", "xpu", "hpu", "npu"}
+    return bool(kinds) and home.type not in kinds
 
 
 def _is_own(node: ast.Attribute) -> bool:
@@ -610,6 +643,8 @@ class Placements:
             return None
         asked = self._asked(node, name, where)
         found = next(filter(None, (self._decided(each, where, deep) for each in asked)), None)
+        if found is None and not asked and _names_an_accelerator(node):
+            found = self._under_conditions(where, deep)
         if found is not None:
             return found
         if name in _PREPARING and isinstance(node.func, ast.Attribute):
@@ -624,6 +659,15 @@ class Placements:
         if where.default is not None and self._makes(node, name, where.source):
             return self._decided(where.default, where, deep)
         return self._of_any(self._followed(node, name, where), where, deep)
+
+    def _under_conditions(self, where: Where, deep: int) -> Line | None:
+        """The line that decided to call a function whose statements fail without the device."""
+        conditions = self.reasons.conditions_of(where.source, where.scope) if where.scope and deep <= _STEPS else ()
+        for caller, test, at in conditions:
+            found = self._decided(test, Where.of_argument(caller, test, at)._replace(tests=(test,)), deep + 1)
+            if found is not None:
+                return found
+        return None
 
     def _sent_in_place(self, name: str, where: Where, deep: int) -> Line | None:
         """The line that moves the argument of a function without a result: `def send(model, device): ...`."""
@@ -663,7 +707,7 @@ class Placements:
         return [device for device in asked if not isinstance(device, ast.Constant)]
 
     def _stays(self, device: ast.expr, where: Where) -> bool:
-        """Does a device expression or condition give the CPU on every machine, because a switch is off?"""
+        """Whether a device expression or condition gives the CPU on every machine, because a switch is off."""
         if device in where.tests:
             return self.again.is_off(device, where.source, where.scope)
         if isinstance(device, ast.Name):
@@ -690,7 +734,7 @@ class Placements:
         return self.placed(device, where, deep)
 
     def _makes(self, node: ast.Call, name: str, source: Source) -> bool:
-        """Does the call create tensors on the default device?"""
+        """Whether the call creates tensors on the default device."""
         return name in _FACTORIES or name in source.classes or (name[:1].isupper() and _is_torchs(source, node.func))
 
     def _followed(self, node: ast.Call, name: str, where: Where) -> list[ast.expr]:
@@ -712,10 +756,9 @@ class Placements:
         source = where.source
         if name in source.returns:
             return self._returned_by(source, name, deep, is_tensor=where.is_tensor)
-        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            method = f"{where.owner}.{name}"
-            if node.func.value.id == "self" and method in source.returns:
-                return self._returned_by(source, method, deep, is_tensor=where.is_tensor)
+        method = result_of(source, node, where.scope)
+        if method in source.returns:
+            return self._returned_by(source, method, deep, is_tensor=where.is_tensor)
         module, original = self.reasons.imported(source, name)
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is None or not is_program(file):
@@ -723,7 +766,7 @@ class Placements:
         return self._returned_by(self.reasons.source(file), original, deep, is_tensor=where.is_tensor)
 
     def _is_alias(self, source: Source, name: str, scope: str) -> bool:
-        """Is it an alias of a tensor type or of a lambda: `Tensor = torch.cuda.FloatTensor if cuda else ...`?"""
+        """Whether it is an alias of a tensor type or a lambda: `Tensor = torch.cuda.FloatTensor if cuda else ...`."""
         assigned = source.names.get((scope, name)) or source.names.get(("", name), [])
         return any(
             isinstance(inner, ast.Lambda) or (isinstance(inner, ast.Attribute) and inner.attr.endswith("Tensor"))
@@ -732,8 +775,15 @@ class Placements:
         )
 
 
+def _names_an_accelerator(call: ast.Call) -> bool:
+    """Is it `x.cuda()` or `x.to("cuda")`?"""
+    given = [each.value for each in call.args if isinstance(each, ast.Constant)]
+    named = called(call) == "to" and any(is_accelerator(each) for each in given)
+    return isinstance(call.func, ast.Attribute) and (called(call) == "cuda" or named)
+
+
 def is_made_on_cpu(value: ast.expr) -> bool:
-    """Is it a factory call without a device: `torch.rand(4)`, `torch.rand(4).float()`?"""
+    """Whether it is a factory call without a device: `torch.rand(4)`, `torch.rand(4).float()`."""
     if not isinstance(value, ast.Call) or any(each.arg in ("device", None) for each in value.keywords):
         return False
     inner = value.func.value if isinstance(value.func, ast.Attribute) else None
@@ -743,7 +793,7 @@ def is_made_on_cpu(value: ast.expr) -> bool:
 
 
 def _brings_back(each: Assigned) -> bool:
-    """Does the statement move to the CPU, as in `model.cpu()`?"""
+    """Whether the statement moves to the CPU, as in `model.cpu()`."""
     calls = [node for node in ast.walk(each.value) if isinstance(node, ast.Call)] if each.is_sent else []
     return any(called(call) == "cpu" or (called(call) == "to" and _names_the_cpu(call)) for call in calls)
 
@@ -767,7 +817,7 @@ def sent_itself(source: Source, owners: Iterable[str]) -> list[Assigned]:
 
 
 def _is_of_a_module(source: Source, func: ast.Attribute) -> bool:
-    """Is it a function of a module or class, such as `torch.cat`, rather than a method of an imported value?"""
+    """Whether it is a function of a module or class, such as `torch.cat`, rather than a method of an imported value."""
     root: ast.expr = func
     while isinstance(root, ast.Attribute):
         root = root.value

@@ -44,6 +44,9 @@ from torchmove.rehearsing.origins import (
 from torchmove.rehearsing.provenance import Origin, called_from, users_frame, users_line, users_lines
 from torchmove.rehearsing.tensors import CPU, Sent, StandIn, leaves, mapped, place_of
 
+_TRAINS = 6  # the index of the argument `train` of torch.lstm and the others; one more for a packed sequence
+_BY_CUDNN = "call .train() of the RNN before; or run it under torch.backends.cudnn.flags(enabled=False)"
+
 
 class Guess(float):
     """The result of `item()` when the value is not known: arithmetic treats it as 1.0, and branching on it raises.
@@ -55,7 +58,7 @@ class Guess(float):
         return super().__new__(cls, value)
 
     def _decide(self, *_: object) -> NoReturn:
-        raise CannotGoOn("this branch depends on a value that is not computed with shapes alone")
+        raise CannotGoOn("this branch depends on a value that shape-only mode does not compute")
 
     __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _decide
     __int__ = __round__ = __floor__ = __ceil__ = __trunc__ = _decide
@@ -271,20 +274,23 @@ class FunctionOverrides(TorchFunctionMode):
             return self.of_tensor(call)
         if not inside:
             return self.stage.adopt(call.done())
-        for each in inside:
-            if each._place is not CPU:
-                self.stage.note(
-                    f"torch.{_name(call.func)} of tensors waits for the device and brings their values to the CPU"
-                )
-        if not all(map(self.stage.knows, inside)):
-            raise CannotGoOn(f"torch.{_name(call.func)} reads the values of tensors")
-        with outside_simulation():
-            values = mapped(lambda each: each._behind.tolist() if isinstance(each, StandIn) else each, call.args[0])
+        values = self.values_read(f"torch.{_name(call.func)}", call.args[0])
         dtype = call.kwargs.get("dtype")
         if dtype is None:
             with outside_simulation():
                 dtype = torch.tensor(mapped(_example, call.args[0]), device=CPU).dtype
         return self.stage.adopt(Call(call.func, (values, *call.args[1:]), {**call.kwargs, "dtype": dtype}).done())
+
+    def values_read(self, by: str, data: Any) -> Any:
+        """A list with the numbers of the tensors in it, as a function reads them."""
+        inside = [each for each in leaves((data,)) if isinstance(each, StandIn)]
+        for each in inside:
+            if each._place is not CPU:
+                self.stage.note(f"{by} of tensors waits for the device and copies their values to the CPU")
+        if not all(map(self.stage.knows, inside)):
+            raise CannotGoOn(f"{by} reads a value that shape-only mode does not compute")
+        with outside_simulation():
+            return mapped(lambda each: each._behind.tolist() if isinstance(each, StandIn) else each, data)
 
     def of_tensor(self, call: Call) -> Any:
         """`torch.tensor(x)`: a copy of x, on its device unless another is requested."""
@@ -298,6 +304,9 @@ class FunctionOverrides(TorchFunctionMode):
     def new_tensor(self, call: Call) -> Any:
         """`x.new_tensor(y)`: a copy of y, on the device of x unless another is requested."""
         data = call.args[1] if len(call.args) > 1 else call.kwargs.get("data")
+        if not isinstance(data, StandIn) and any(isinstance(each, StandIn) for each in leaves((data,))):
+            given = {key: each for key, each in call.kwargs.items() if key != "data"}
+            return Call(call.func, (call.args[0], self.values_read("x.new_tensor", data)), given).done()
         if not isinstance(data, StandIn) or not isinstance(call.args[0], StandIn):
             return call.done()
         self.warn_of_copy("tensor.new_tensor(sourceTensor)")
@@ -329,6 +338,8 @@ class FunctionOverrides(TorchFunctionMode):
             stray = other if other._place is CPU else tensor
             self.stage.tell(stray, "new", users_line())
             stray._place = self.stage.home
+        if isinstance(other, (list, tuple)) and any(isinstance(each, StandIn) for each in leaves((other,))):
+            return Call(call.func, (tensor, self.values_read("x.new", other)), call.kwargs).done()
         return call.done()
 
     def is_pinned(self, call: Call) -> bool:
@@ -386,7 +397,7 @@ class FunctionOverrides(TorchFunctionMode):
         tensor: StandIn = call.args[0]
         _used(tensor)
         if tensor._place is not CPU:
-            self.stage.note(f"{_name(call.func)} waits for the device and brings a value to the CPU")
+            self.stage.note(f"{_name(call.func)} waits for the device and copies a value to the CPU")
         if self.stage.knows(tensor):
             return self.with_bytes(call)
         if tensor.dtype.is_floating_point and call.func in (Tensor.item, Tensor.__float__):
@@ -395,25 +406,25 @@ class FunctionOverrides(TorchFunctionMode):
             return Guess() if call.func is Tensor.item else 1.0
         if call.func is Tensor.__bool__ and called_from("torch/distributions/"):
             return True  # validation of a distribution's arguments
-        raise CannotGoOn(f"{_name(call.func)} reads values")
+        raise CannotGoOn(f"{_name(call.func)} reads a value that shape-only mode does not compute")
 
     def numpy(self, call: Call) -> Any:
         tensor: StandIn = call.args[0]
         _used(tensor)
         if call.kwargs.get("force"):
             if tensor._place is not CPU:
-                self.stage.note("numpy waits for the device and brings values to the CPU")
+                self.stage.note("numpy waits for the device and copies values to the CPU")
         elif tensor._place is not CPU:
             remedy = brought_to_numpy(tensor, users_frame())
-            self.stage.find(users_line(), "numpy", "numpy cannot read the memory of a device", remedy)
+            self.stage.find(users_line(), "numpy", "numpy cannot read device memory", remedy)
         elif tensor.requires_grad:
             said = "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
             self.stage.refuse(RuntimeError(said))
         elif tensor._fetched:
-            self.stage.note("numpy waits until the bytes have come from the device")
+            self.stage.note("numpy waits until the bytes are copied from the device")
         if self.stage.knows(tensor):
             return self.with_bytes(call)
-        raise CannotGoOn("numpy reads values")
+        raise CannotGoOn("numpy reads a value that shape-only mode does not compute")
 
     def format(self, call: Call) -> Any:
         text = repr(call.args[0])
@@ -443,20 +454,25 @@ class FunctionOverrides(TorchFunctionMode):
     def over_packed(self, call: Call) -> Any:
         """RNNs and padding over packed sequences, whose C++ reads the values of `batch_sizes`."""
         first, second, *rest = call.args
-        if isinstance(second, StandIn) and second.dtype == torch.int64:
+        is_packed = isinstance(second, StandIn) and second.dtype == torch.int64
+        if is_packed:
             if not self.stage.knows(second):
-                raise CannotGoOn("a packed sequence has its lengths as values")
+                raise CannotGoOn(
+                    "a packed sequence needs the values of its lengths, which shape-only mode does not compute"
+                )
             call = call._replace(args=(first, second._behind, *rest))
         done = call.done()
         if call.func is pad_packed_sequence:
             self.stage.admit(done[1])._place = CPU  # the lengths
+        elif call.args[_TRAINS + is_packed : _TRAINS + 1 + is_packed] == (False,) and torch.backends.cudnn.enabled:
+            self.stage.refuse_backward(done, "cudnn RNN backward can only be called in training mode", _BY_CUDNN)
         return done
 
     def pin(self, call: Call) -> Any:
         tensor = call.args[0]
         if isinstance(tensor, StandIn) and tensor._place is not CPU:
-            why = f"pin_memory pins memory of the CPU, and this is on {tensor._place}"
-            self.stage.find(users_line(), "host", why, "pin it before it is sent to the device")
+            why = f"pin_memory pins host memory, but this tensor is on {tensor._place}"
+            self.stage.find(users_line(), "host", why, "pin it before it is moved to the device")
         if not isinstance(tensor, StandIn) or tensor._place is not CPU or self.stage.is_pinned(tensor):
             return tensor
         pinned: StandIn = tensor.clone()  # type: ignore[assignment]
@@ -466,7 +482,7 @@ class FunctionOverrides(TorchFunctionMode):
     def set_grad(self, call: Call) -> None:
         tensor, grad = call.args
         if isinstance(grad, StandIn) and isinstance(tensor, StandIn) and grad._place is not tensor._place:
-            self.stage.tell(grad, "a gradient assigned", users_line())
+            self.stage.tell(grad, "an assignment to .grad", users_line())
             grad._place = tensor._place
         call.done()
 
@@ -490,10 +506,10 @@ class FunctionOverrides(TorchFunctionMode):
         given = [each for each in leaves(call.args) if isinstance(each, StandIn)]
         for each in given:
             if each._place is not CPU:
-                why = f"{_name(call.func)} works on the CPU, and this is on {each._place}"
+                why = f"{_name(call.func)} runs on the CPU, but this tensor is on {each._place}"
                 self.stage.on_the_host(each, why)
         if not all(map(self.stage.knows, given)):
-            raise CannotGoOn(f"{_name(call.func)} reads values")
+            raise CannotGoOn(f"{_name(call.func)} reads a value that shape-only mode does not compute")
         with outside_simulation():
             behind = mapped(lambda each: each._behind if isinstance(each, StandIn) else each, call.args)
             done = call.func(*behind, **call.kwargs)
@@ -517,9 +533,9 @@ class FunctionOverrides(TorchFunctionMode):
         if not isinstance(indices, StandIn):
             return call.done()
         if indices._place is not CPU:
-            self.stage.on_the_host(indices, f"tensor_split reads indices on the CPU, and they are on {indices._place}")
+            self.stage.on_the_host(indices, f"tensor_split reads indices on the CPU, but they are on {indices._place}")
         if not self.stage.knows(indices):
-            raise CannotGoOn("tensor_split reads values")
+            raise CannotGoOn("tensor_split reads a value that shape-only mode does not compute")
         with outside_simulation():
             values = indices._behind.tolist()
         return Call(call.func, (tensor, values, *rest), call.kwargs).done()
@@ -571,7 +587,7 @@ class FunctionOverrides(TorchFunctionMode):
         tensor: StandIn = call.args[0]
         if tensor._place is not CPU:
             name = named_for_numpy(tensor)
-            self.stage.find(users_line(), "numpy", "numpy cannot read the memory of a device", f"{name}.cpu()")
+            self.stage.find(users_line(), "numpy", "numpy cannot read device memory", f"{name}.cpu()")
         if not self.stage.knows(tensor):
             raise CannotGoOn("dlpack hands out the memory of a tensor")
         return self.with_bytes(call)

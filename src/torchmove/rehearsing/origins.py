@@ -39,10 +39,10 @@ from torchmove.rehearsing.tensors import CPU, StandIn
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import ATTRIBUTE, CELL, ITEM, REFERENT, Path, root_path
 
-_TAKE_THE_DEVICE = "take the device of a parameter: next(model.parameters()).device"
+_TAKE_THE_DEVICE = "use the device of a parameter: next(model.parameters()).device"
 # A device given by a variable or an attribute instead of a name.
 _REMEMBERED = re.compile(r"(\bdevice\s*=\s*|\.to\(\s*)(?!torch\.device\()[A-Za-z_][\w.]*")
-_HELD_IN_A_CONTAINER = "nn.ParameterList, nn.ModuleList or buffers; or tm.move, which finds it"
+_HELD_IN_A_CONTAINER = "use nn.ParameterList, nn.ModuleList or buffers; or tm.move, which moves it"
 _MOST_MEMBERS = 64
 _NAMES_CPU = re.compile(r"""["']cpu["']""")
 _CACHES = re.compile(r"cache|memo(?!r)")
@@ -91,7 +91,7 @@ def loaded_on_cpu(home: torch.device) -> Origin:
     file = re.search(r"\b(?:\w+\.)*(load_file|safe_open)(?=\()", line.text)
     remedy = f"{file[0]}(..., device={name_of(home)})" if file else f"torch.load(..., map_location={name_of(home)})"
     by_name = re.search(r"""(map_location|device)\s*=\s*(torch\.device\()?["']cpu""", line.text)
-    return Origin(lambda _: Provenance("hard-coded" if by_name else "input", "it was loaded on cpu", remedy, line))
+    return Origin(lambda _: Provenance("hard-coded" if by_name else "input", "it was loaded to cpu", remedy, line))
 
 
 def _root_name(path: Path) -> str:
@@ -289,23 +289,25 @@ def _made(name: str, line: Line, home: torch.device, running: Running | None = N
     if converter is not None:  # torch.FloatTensor(2, 3) calls torch.empty
         return _converted(line, home)
     call, written = running.written() if running is not None else (None, "")
+    what = f"created on cpu by torch.{name} without device="
+    if call is None and len(_calls_in(line.text, {name})) > 1:  # Python 3.10 does not tell which of them it is
+        return Provenance("factory", what, _with_device(None, "", name, home), line)
     if call is None or _called(call) != name:
         call, written = _call_at(line, {name})
     if call is not None and any(each.arg == "generator" for each in call.keywords):
         # With device=, the generator would be on the wrong device.
-        what = f"made on cpu by torch.{name} with a generator on cpu"
-        return Provenance("factory", what, f"{written}.to({name_of(home)})", line)
+        by_generator = f"created on cpu by torch.{name} with a generator on cpu"
+        return Provenance("factory", by_generator, f"{written}.to({name_of(home)})", line)
     if call is None and line.text and not _may_go_on(line.text):
         return _made_inside(f"torch.{name}", line, home)
-    what = f"made on cpu by torch.{name} without device="
     return Provenance("factory", what, _with_device(call, written, name, home), line)
 
 
 def _made_inside(by: str, line: Line, home: torch.device, inner: Line | None = None) -> Provenance:
     """A tensor created by library code that the line calls."""
-    where = f"in {inner}, which this line calls" if inner else "inside of what this line calls"
-    remedy = f"give what it calls a device, or tensors on {name_of(home)}; or send its result there"
-    return Provenance("factory", f"made on cpu by {by} {where}", remedy, line)
+    where = f"in {inner}, which this line calls" if inner else "in code that this line calls"
+    remedy = f"pass it a device or tensors on {name_of(home)}, or move its result there with .to({name_of(home)})"
+    return Provenance("factory", f"created on cpu by {by} {where}", remedy, line)
 
 
 def _may_go_on(text: str) -> bool:
@@ -324,17 +326,19 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
     tensor = origin.tensor() if origin.tensor is not None else None
     contained = _contained_module(module, tensor)
     if contained:
-        what = f"{kind}.{contained} is on cpu: a module in a container that Module.to does not look into"
-        return Provenance("container", what, "nn.ModuleList or nn.ModuleDict; or tm.move, which finds it")
+        what = f"{kind}.{contained} is on cpu: a module in a list or dict, which Module.to does not search"
+        return Provenance("container", what, "use nn.ModuleList or nn.ModuleDict; or tm.move, which moves it")
     devices = {each.device for each in parameters_in(module)}
     if devices == {home}:  # the module was moved without this tensor
         if not any(each is tensor for each in held([module], Tensor, closed=())):
-            what = f"a copy of a tensor of {kind}, made on cpu before {kind} was moved"
-            return Provenance("factory", what, f"make it after {kind} was moved, or send it to {name_of(home)}", line)
+            what = f"a copy of a tensor of {kind}, created on cpu before {kind} was moved"
+            return Provenance(
+                "factory", what, f"create it after {kind} was moved, or move it with .to({name_of(home)})", line
+            )
         name, end = _attribute_of(module, tensor)
         if end or not name:
             it = f"{kind}.{name}{end}" if name else f"a tensor of {kind}"
-            what = f"{it} is on cpu: in a container that Module.to does not look into"
+            what = f"{it} is on cpu: in a list or dict, which Module.to does not search"
             return Provenance("container", what, _HELD_IN_A_CONTAINER)
         what = f"{kind}.{name} is on cpu: a plain attribute, not a buffer"
         return Provenance("attribute", what, _registered(name.rpartition(".")[2]))
@@ -404,7 +408,7 @@ def _converted(line: Line, home: torch.device, own: Line | None = None) -> Prove
     name = ast.unparse(found.func) if found is not None else "torch from values"
     if own is not None:
         return _made_inside(name, own, home, line)
-    return Provenance("factory", f"made on cpu by {name}", f"{call or 'x'}.to({name_of(home)})", line)
+    return Provenance("factory", f"created on cpu by {name}", f"{call or 'x'}.to({name_of(home)})", line)
 
 
 def _with_device(found: ast.Call | None, call: str, name: str, home: torch.device) -> str:
@@ -440,14 +444,18 @@ def argument_of(line: Line, name: str) -> str:
 
 def _call_in(text: str, names: Container[str]) -> ast.Call | None:
     """The call to a function of one of these names in a line of code."""
+    return next(iter(_calls_in(text, names)), None)
+
+
+def _calls_in(text: str, names: Container[str]) -> list[ast.Call]:
     for code in (text, f"{text}\n    pass", text.rstrip(",")):
         try:
             tree = ast.parse(code)
         except SyntaxError:
             continue
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        return next((node for node in calls if _called(node) in names and not _is_numpys(node)), None)
-    return None
+        return [node for node in calls if _called(node) in names and not _is_numpys(node)]
+    return []
 
 
 def _is_numpys(node: ast.Call) -> bool:
@@ -471,9 +479,11 @@ def asked_for(stage: Any, place: torch.device, *, by_name: bool = False) -> Orig
 
 def _asked_for(place: torch.device, line: Line, by_name: bool, home: torch.device) -> Provenance:
     if not by_name and _REMEMBERED.search(line.text):
-        what = f"it was put on {place}, the device that this line remembers"
+        what = f"it is on {place}, the value of a device variable on this line"
         return Provenance("stale-device", what, _TAKE_THE_DEVICE, line)
-    return Provenance("hard-coded", f"it was put on {place} by name", _renamed(line.text, place, home), line)
+    return Provenance(
+        "hard-coded", f"it is on {place} because of a hard-coded device", _renamed(line.text, place, home), line
+    )
 
 
 def _renamed(text: str, place: torch.device, home: torch.device) -> str:
@@ -482,7 +492,7 @@ def _renamed(text: str, place: torch.device, home: torch.device) -> str:
     if place.type == "cpu":
         changed = changed.replace(".cpu()", "")
     changed = re.sub(rf"""(["']){place.type}(:{place.index})?\1""", name_of(home), changed)
-    return changed if changed != text else "use the device of the other tensors"
+    return changed if changed != text else "use the device of the other tensors: device=x.device"
 
 
 def brought_to_numpy(tensor: StandIn, frame: FrameType | None) -> str:
@@ -536,7 +546,9 @@ def says_cpu(line: Line) -> bool:
 def kept_on_cpu(origin: Origin, line: Line, home: torch.device) -> Origin:
     """The origin of a CPU tensor that was sent to the CPU again, by name."""
     there = _renamed(line.text.replace(".cpu()", f".to({name_of(home)})"), torch.device("cpu"), home)
-    return Origin(lambda _: Provenance("hard-coded", "it was put on cpu by name", there, line), origin)
+    return Origin(
+        lambda _: Provenance("hard-coded", "it is on cpu because of a hard-coded device", there, line), origin
+    )
 
 
 def sent_in_vain(origin: Origin | None, line: Line, home: torch.device) -> Origin | None:
@@ -548,7 +560,7 @@ def sent_in_vain(origin: Origin | None, line: Line, home: torch.device) -> Origi
         return origin
 
     def describe(_: Origin) -> Provenance:
-        what = f"{origin.described().what}; {line} sends it to cpu, the device that it remembers"
+        what = f"{origin.described().what}; {line} moves it to cpu, the value of a device variable"
         return Provenance("stale-device", what, _TAKE_THE_DEVICE, line)
 
     return Origin(describe, origin)
@@ -556,7 +568,7 @@ def sent_in_vain(origin: Origin | None, line: Line, home: torch.device) -> Origi
 
 def thrown_away(origin: Origin | None, lines: list[Line], home: torch.device) -> Provenance:
     """The mistake of a discarded `.to()` result. `lines`: the user's lines that led to the call, innermost first."""
-    what = "the result of .to() was thrown away, and .to() changes nothing in place"
+    what = "the result of .to() was not assigned; .to() does not change a tensor in place"
     tensor = origin.tensor() if origin is not None and origin.tensor is not None else None
     found = _users_variable(tensor)
     name = found.name if found else "x"
@@ -611,23 +623,25 @@ def _outside(tensor: Tensor, home: torch.device) -> Provenance:
     for holder in gc.get_referrers(tensor):
         if isinstance(holder, tuple) and any(type(each) is types.FunctionType for each in gc.get_referrers(holder)):
             return Provenance(
-                "closure", "a function has it as a default", "make it inside, on the device of the others"
+                "closure",
+                "it is a default argument of a function",
+                "create it inside the function, with device=x.device",
             )
     name = users_name(tensor)
     if not any(_is_kept(holder) for holder in gc.get_referrers(tensor)):
         return Provenance(
-            "input", f"{name or 'it'} was made on cpu", f"{name or 'x'} = {name or 'x'}.to({name_of(home)})"
+            "input", f"{name or 'it'} was created on cpu", f"{name or 'x'} = {name or 'x'}.to({name_of(home)})"
         )
-    remedy = f"send it to {name_of(home)} where it is made; or give what holds it to tm.move, and to the rehearsal"
+    remedy = f"create it on {name_of(home)}; or pass the object that holds it to tm.move and to tm.rehearse"
     if name:
         remedy = _before(f"{name} = {name}.to({name_of(home)})", name)
-    return Provenance("loss", f"{name or 'it'} belongs to none of the given objects", remedy)
+    return Provenance("loss", f"{name or 'it'} is not part of any given object", remedy)
 
 
 def _before(sending: str, given: str) -> str:
     """The fix that moves an object before the step. `given`: the object to pass to tm.move instead."""
-    when = "" if sending.startswith("send ") else " before the step"
-    return f"{sending}{when}; or give {given} to tm.move, and to the rehearsal"
+    when = "" if sending.startswith("create ") else " before the step"
+    return f"{sending}{when}; or pass {given} to tm.move and to tm.rehearse"
 
 
 def _is_kept(holder: object) -> bool:
@@ -690,7 +704,7 @@ class Belongings:
     def _replaced(self, path: Path) -> Provenance:
         kind = self.own.get(next(path.steps()).what)
         part, module = (re.sub(r"^\w+", "self" if kind else r"\g<0>", str(each)) for each in (path, path.before))
-        what = f"{part} is on cpu: it came into the module after that was moved"
+        what = f"{part} is on cpu: it was put into the module after the module was moved"
         where = f"in {kind}: " if kind else ""
         return Provenance("loss", what, f"{where}{module} = {module}.to({name_of(self.home)})")
 
@@ -704,38 +718,48 @@ class Belongings:
             sending = _of_self(self._sending(path, role, steps[1:]), steps[0].what)
             remedy = f"in {self.own[steps[0].what]}: {sending}"
             own = f"{attribute} of {self.own[steps[0].what]}" if steps[0].what == "step" else shown
-            return Provenance("loss", f"{own} is on cpu: nothing in its class sends it", remedy)
+            return Provenance("loss", f"{own} is on cpu: no code of its class moves it", remedy)
         if path.how is ATTRIBUTE and not isinstance(holder, nn.Module) and moves_itself(holder):
             remedy = _kept_in_its_to(str(path), holder, self.home)
             if remedy:
-                return Provenance("loss", f"{shown} is on cpu: {type(holder).__name__}.to leaves it there", remedy)
+                return Provenance("loss", f"{shown} is on cpu: {type(holder).__name__}.to does not move it", remedy)
         if steps[0].what in self.outside:
             if any(step.how is REFERENT for step in steps):
                 name = steps[0].what
-                return Provenance("cache", f"the cache of {name} has it, on cpu", f"{name}.cache_clear()")
+                return Provenance("cache", f"it is in the cache of {name}, on cpu", f"{name}.cache_clear()")
             if role == "state":
                 remedy = (
-                    f"load the state after the model has moved; or tm.move(model, optimizer, to={name_of(self.home)})"
+                    f"load the state after the model was moved; or tm.move(model, optimizer, to={name_of(self.home)})"
                 )
-                return Provenance("optimizer", f"{shown} is on cpu: Module.to does not see optimizers", remedy)
+                return Provenance("optimizer", f"{shown} is on cpu: Module.to does not move optimizer state", remedy)
             is_partial = isinstance(self.roots.get(steps[0].what), functools.partial)
             kind = "cache" if _is_cached(steps) else "closure" if is_partial else "loss"
             remedy = _before(self._sending(path, role, steps), steps[0].what)
-            return Provenance(kind, f"{shown} is on cpu: it belongs to none of the given objects", remedy)
+            return Provenance(kind, f"{shown} is on cpu: it is not part of any given object", remedy)
         if role == "state":
-            what = f"{shown} is on cpu: Module.to does not see optimizers"
+            what = f"{shown} is on cpu: Module.to does not move optimizer state"
             return Provenance("optimizer", what, f"tm.move(model, optimizer, to={name_of(self.home)})")
+        if kind == "container" and path.how is ATTRIBUTE and role not in ("parameter", "buffer") and holder is not None:
+            return self._of_plain_object(holder, path, shown)
         remedy = _remedy(kind, path)
         if kind == "closure" and shown.isidentifier():
-            remedy = f"{shown}.to({name_of(self.home)}) where the function reads it; or tm.move, which finds it"
+            remedy = f"{shown}.to({name_of(self.home)}) where the function reads it; or tm.move, which moves it"
         return Provenance(kind, f"{shown} is on cpu: {what}", remedy)
+
+    def _of_plain_object(self, holder: Any, path: Path, shown: str) -> Provenance:
+        """The origin of an attribute of an object that is no module; the kind says whether a module holds it."""
+        kind, own = type(holder).__name__, f"self.{path.what}"
+        is_in_module = any(isinstance(_fetched(each, self.roots), nn.Module) for each in path.steps())
+        what = f"{shown} is on cpu: an attribute of {kind}, which is no module: Module.to does not look into it"
+        remedy = f"in {kind}: {own} = {own}.to({name_of(self.home)}); or tm.move, which finds it"
+        return Provenance("container" if is_in_module else "loss", what, remedy)
 
     def _sending(self, path: Path, role: str, steps: list[Path]) -> str:
         """The assignment that moves a tensor, with its module or with all elements of its list or dict."""
         path = self._sent_with(path, role, steps)
         holder, place = _fetched(path.before, self.roots), name_of(self.home)
         if isinstance(holder, tuple):
-            return f"send {path} to {place} where it is made"
+            return f"create {path} on {place}"
         members = [*holder.values()] if isinstance(holder, dict) else holder if isinstance(holder, list) else []
         if path.how is ITEM and len(members) > 1 and all(isinstance(each, Tensor) for each in members):
             return _all_sent(str(path.before), holder, self.home)
@@ -759,12 +783,12 @@ class Belongings:
         is_attribute = isinstance(holder, nn.Module) and path.how is ATTRIBUTE
         is_closed = is_held or any(step.how is CELL for step in steps)
         if is_closed and not (is_attribute and id(holder) in self.sent_modules):
-            return "closure", "a function holds it, and Module.to does not look there"
+            return "closure", "a function holds it, and Module.to does not search functions"
         if role in ("parameter", "buffer"):
-            return "container", "its module is in a container that Module.to does not look into"
+            return "container", "its module is in a list or dict, which Module.to does not search"
         if is_attribute:
             return "attribute", "a plain attribute, not a buffer"
-        return "container", "in a container that Module.to does not look into"
+        return "container", "in a list or dict, which Module.to does not search"
 
 
 def _of_self(statement: str, root: Any) -> str:
@@ -782,8 +806,8 @@ def _remedy(kind: str, path: Path) -> str:
         return _registered(str(path.what))
     return {
         "container": _HELD_IN_A_CONTAINER,
-        "cache": "clear the cache when the model moves, or key it by device; or tm.move, which finds it",
-        "closure": "send the tensor to the device where the function reads it; or tm.move, which finds it",
+        "cache": "clear the cache when the model moves, or add the device to its key; or tm.move, which moves it",
+        "closure": "call .to(x.device) where the function reads it; or tm.move, which moves it",
     }[kind]
 
 

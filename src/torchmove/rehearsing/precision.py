@@ -74,7 +74,7 @@ def mixed_precision(
         if region.device != kind or stage.over:
             return enter(region)
         if not region._enabled and region not in made and not _is_available(kind) and not stays_off(region):
-            said = f"autocast({kind!r}), which torch disabled for want of such a device, is enabled"
+            said = f"autocast({kind!r}), which torch disabled because this machine has no such device, is enabled"
             assumed.extend([said] if said not in assumed else [])
             region._enabled, before = True, False
         else:
@@ -157,7 +157,9 @@ def _enabled_scalers(
         for scaler in held(objects, torch.amp.GradScaler):
             if not scaler._enabled and scaler._device == kind and not is_off(scaler):
                 changed.append((scaler, dict(scaler.__dict__)))
-                assumed.append(f"a GradScaler({kind!r}), which torch disabled for want of such a device, is enabled")
+                assumed.append(
+                    f"a GradScaler({kind!r}), which torch disabled because this machine has no such device, is enabled"
+                )
     try:
         for scaler, _ in changed:
             with suppress(Exception):  # a subclass with another signature
@@ -192,7 +194,7 @@ def _with_cudas_tables() -> Any:
 def _unsafe(*_: Any, **__: Any) -> NoReturn:
     why = "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast"
     raise NotOnDevice(
-        why, "torch.nn.functional.binary_cross_entropy_with_logits, or BCEWithLogitsLoss, without the sigmoid"
+        why, "use torch.nn.functional.binary_cross_entropy_with_logits or nn.BCEWithLogitsLoss, without the sigmoid"
     )
 
 

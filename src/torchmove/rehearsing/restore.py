@@ -499,7 +499,7 @@ class Iterators:
 
     def advanced(self) -> list[str]:
         """Messages about the iterators whose position changed."""
-        said = "was advanced by the step and cannot be put back: make it again"
+        said = "was advanced by the step and cannot be reset: create it again"
         return [
             f"{name} ({_kind(iterator)}) {said}"
             for key, (name, iterator, _) in self.reached.items()

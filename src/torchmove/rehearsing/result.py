@@ -11,11 +11,11 @@ from torchmove.rehearsing.evidence import Evidence
 from torchmove.rehearsing.provenance import shown
 from torchmove.results import Result
 
-_NOTES = {"synchronises", "decided"}
+_NOTES = {"synchronizes", "decided"}
 
 
 class Finding(NamedTuple):
-    """A line of the user's code that would fail, or a note (kinds `synchronises` and `decided`)."""
+    """A line of the user's code that would fail, or a note (kinds `synchronizes` and `decided`)."""
 
     file: str
     line: int
@@ -44,7 +44,8 @@ class Rehearsal(Result):
             the device; "limit", something that a rehearsal does not support; "refused", a state that cannot
             be moved.
         stopped: why the step did not finish; "" if it did.
-        stopped_at: the file and line where it stopped.
+        stopped_at: the file and line where it stopped, as text.
+        stopped_in: the same as a path and a number; None if it did not stop at a line.
         values: "real" or "shapes": what the step was computed with, and why.
         assumed: assumptions about the objects and values.
         evidence: for each finding what `--fix` needs to edit the source, if it was recorded.
@@ -56,6 +57,7 @@ class Rehearsal(Result):
     stopped: str
     ending: str = "finished"
     stopped_at: str = ""
+    stopped_in: tuple[str, int] | None = None
     values: str = "shapes"
     assumed: tuple[str, ...] = ()
     evidence: tuple[tuple[Evidence, ...], ...] = ()
@@ -80,4 +82,4 @@ class Rehearsal(Result):
 
     def because(self, why_not_real: str) -> Rehearsal:
         """A copy that says why the step was not rerun with real values."""
-        return replace(self, stopped=f"{self.stopped}\n      Not run with real values: {why_not_real}")
+        return replace(self, stopped=f"{self.stopped}\n      not run with real values: {why_not_real}")

@@ -64,9 +64,11 @@ from torchmove.rehearsing.restore import (
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.rehearsing.runtime import forget_answers, nothing_traced, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.tensors import CPU, StandIn, generators, leaves, place_of
+from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import Path, names_of
 from torchmove.surveying.survey import survey_objects
+from torchmove.wrong_calls import no_step
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["auto", "shapes", "real"]
@@ -76,13 +78,15 @@ Ending = Literal["finished", "error", "device", "limit", "refused"]
 # bytes; and too little memory.
 _NO_OBSTACLE = {"R028", "R030", "R032", "R033", "R042"}
 _OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or a rehearsal cannot inspect
-_GOES_ON = "a thread of the step was still running when the step ended, and was not followed. Fix: join it in the step"
-_LEAVE_OUT = "leave it out of the rehearsal"
+_GOES_ON = "a thread of the step was still running when the step ended. Fix: join it in the step"
+_LEAVE_OUT = "rehearse the step without it"
 _SMALL = 64 << 20  # up to this many bytes, data="auto" starts with real values
-# Errors of a torch that was built without the device.
+# Errors of a torch that was built without the device, or whose device is not in this machine.
 _OF_THE_BUILD = re.compile(
     r"'torch\._C' has no attribute '_|requires CUDA support|accelerator device when none is available|dummy base class"
     r"|not (been )?compiled with|without ATen_cuda"
+    r"|Found no NVIDIA driver|driver version is insufficient|no CUDA-capable device|No CUDA GPUs are available"
+    r"|invalid argument to exchangeDevice|plan_cache: expected 0 <= device_index"
 )
 # Errors of torch's C++ about what a stand-in lacks.
 _OF_THE_SIMULATION = re.compile(
@@ -116,9 +120,9 @@ class Options(NamedTuple):
 
     def check(self) -> None:
         if self.moved_by not in ("torchmove", "to"):
-            raise ValueError(f"moved_by is 'torchmove' or 'to', not {self.moved_by!r}")
+            raise ValueError(f"moved_by must be 'torchmove' or 'to', not {self.moved_by!r}")
         if self.data not in ("auto", "shapes", "real"):
-            raise ValueError(f"data is 'auto', 'shapes' or 'real', not {self.data!r}")
+            raise ValueError(f"data must be 'auto', 'shapes' or 'real', not {self.data!r}")
 
 
 def rehearse(
@@ -140,7 +144,7 @@ def rehearse(
         *objects: its arguments; stand-ins replace their tensors during the rehearsal. Modules, optimizers and objects
             that hold them start on the device; tensors, containers of tensors and objects without parameters, such as
             a batch, start on the CPU.
-        to: the device; this machine need not have it.
+        to: the device; this machine need not have it. "auto": the machine's accelerator, else "cuda".
         moved_by: "torchmove" places the state as tm.move does, "to" as Module.to does.
         data: "real" computes with real values, "shapes" with shapes only; "auto" uses real values for a small state,
             and for a large one if the step branches on a value and memory suffices.
@@ -167,6 +171,8 @@ def rehearse(
         >>> found.ok, found.findings[0].kind, found.findings[0].remedy
         (False, 'input', 'batch = batch.to("cuda")')
     """
+    if not callable(step) or isinstance(step, Result) or (isinstance(step, nn.Module) and not objects):
+        raise no_step(step)
     options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
     return rehearse_for(step, objects, options, frame(0).f_back)
 
@@ -184,12 +190,15 @@ def rehearse_named(
 ) -> Rehearsal:
     """Rehearse a step with named objects. `caller`: the calling file, which may have created the arguments."""
     if not callable(step):
-        raise TypeError(f"rehearse takes a step, which is a function, and what to call it with: not {step!r}")
+        raise TypeError(
+            f"the step must be a function, not {type(step).__name__}. "
+            "Fix: tm.rehearse(train_step, model, optimizer, batch)"
+        )
     check_call(step, objects)
     options.check()
     home_of(options.to)
     if any(company.is_on_stage() for company in _under_way):
-        raise RuntimeError("a rehearsal is under way: rehearse one step at a time")
+        raise RuntimeError("another rehearsal is running. Fix: rehearse one step at a time")
     with _one_at_a_time:
         first = _Rehearsing(step, objects, named, options, caller)
         found = _performed(first)
@@ -198,7 +207,7 @@ def rehearse_named(
             if why_not:
                 return found.because(why_not)
             second = _Rehearsing(step, objects, named, options._replace(data="real"), caller)
-            second.values = f"real: with shapes alone it {first.how_it_ended()}"
+            second.values = f"real: with shapes only it {first.how_it_ended()}"
             return _performed(second)
         return found
 
@@ -213,7 +222,9 @@ def _performed(rehearsing: _Rehearsing) -> Rehearsal:
 
 def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
     if inspect.isgeneratorfunction(step) or inspect.iscoroutinefunction(step):
-        raise TypeError("this step does nothing when it is called: give a function that runs it to its end")
+        raise TypeError(
+            "the step is a generator or async function, so calling it runs nothing. Fix: pass an ordinary function"
+        )
     try:
         signature = inspect.signature(step)
     except (TypeError, ValueError):  # not every callable has a signature
@@ -227,13 +238,15 @@ def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
 
 
 def home_of(to: str | torch.device) -> torch.device:
-    """The device, with its index."""
+    """The device, with its index. "auto": the machine's accelerator, where there is none a GPU."""
+    if to == "auto":
+        to = torch.accelerator.current_accelerator(check_available=True) or "cuda"
     try:
         device = torch.device(to)
     except RuntimeError:
-        raise ValueError(f"to={to!r} is no device that torch knows; name one, such as to='cuda'") from None
+        raise ValueError(f"to={to!r} is not a device that torch knows. Fix: to='cuda'") from None
     if device.type in ("cpu", "meta"):
-        raise ValueError(f"to={device.type!r}: nothing to rehearse there; name a device, such as to='cuda'")
+        raise ValueError(f"to={device.type!r}: a rehearsal simulates an accelerator. Fix: to='cuda'")
     return place_of(device)
 
 
@@ -330,17 +343,17 @@ class _Rehearsing:
                 if not self.stopped and not self.stage.meter.saw_any:
                     self.ending = "limit"
                     self.stopped = (
-                        f"nothing was on {self.home} at any time\n      "
-                        "Fix: pass the model to the rehearsal, and send the batch in the step"
+                        f"no tensor was on {self.home}\n      "
+                        "Fix: pass the model to tm.rehearse, and move the batch in the step: batch = batch.to(device)"
                     )
         finally:
             self.stage.close()
             if undo.failed:
-                raise RuntimeError(f"after the rehearsal something could not be put back: {undo.failed}")
+                raise RuntimeError(f"the rehearsal could not restore everything: {undo.failed}")
         if self.options.confirm_errors and self.ending in ("error", "limit") and self.raised is not None:
             self.confirm(self.raised)
         guessed = [
-            f"{line}  {text}: 1.0 was used for a value that is not computed with shapes alone"
+            f"{line}  {text}: 1.0 was used for a value that shape-only mode does not compute"
             for line, text in self.stage.guessed.items()
         ]
         return Rehearsal(
@@ -350,6 +363,7 @@ class _Rehearsing:
             stopped=self.stopped,
             ending=self.ending,
             stopped_at="" if self.stopped_at is None else str(self.stopped_at),
+            stopped_in=None if self.stopped_at is None else (self.stopped_at.file, self.stopped_at.number),
             values=self.values,
             assumed=(*self.assumed, *guessed),
             evidence=() if self.recorder is None else tuple(tuple(self.recorder.found[key]) for key in self.findings),
@@ -381,7 +395,9 @@ class _Rehearsing:
         holders = [holder for holder, _ in inventory.holders.values()]
         if remember([*self.named.values(), *holders, *self.around.functions, *keepers_of(self.around)], undo):
             most = readable_bytes(MOST_ARRAY_BYTES)
-            self.assumed.append(f"numpy's arrays are more than {most}: what the step writes into some of them stays")
+            self.assumed.append(
+                f"the numpy arrays have more than {most}: writes of the step to some of them are not undone"
+            )
         places = self.places(inventory, undo)
         if not self.options.strict_devices:
             self.decide_devices(inventory, places, undo)
@@ -411,11 +427,11 @@ class _Rehearsing:
     def why_not_real(self) -> str:
         """Why the step cannot be rehearsed with real values; "" if it can."""
         if not self.has_values:
-            return "the state has tensors on meta, which have no values: give the rehearsal a state with values"
+            return "the state has meta tensors, which have no values. Fix: rehearse a state with values"
         needed = 3 * max(self.state_bytes, sum(self.stage.meter.peak().values()))
         free = free_memory(CPU)
         if free is not None and needed > free:
-            room = f"{readable_bytes(needed)} of host memory, and {readable_bytes(free)} are free"
+            room = f"{readable_bytes(needed)} of host memory, but only {readable_bytes(free)} are free"
             return f"real values would take about {room}"
         return ""
 
@@ -453,8 +469,8 @@ class _Rehearsing:
         if line_of_default is not None:
             self.stage.default_device = self.home
         for line, names in decided.lines():
-            why = f"{names}: decided here where there is no {self.home.type}; the rehearsal uses {name_of(self.home)}"
-            self.find(line, "decided", why, "nothing to do; strict_devices=True reports such devices")
+            why = f"{names}: chosen on a machine without {self.home.type}; the rehearsal uses {name_of(self.home)}"
+            self.find(line, "decided", why, "none needed; strict_devices=True reports such devices as findings")
 
     def place_own(
         self,
@@ -475,7 +491,7 @@ class _Rehearsing:
             of_whom = f"the step's own object (class {kind})" if name == "step" else f"{name} (class {kind})"
             if decided.sends_its_own(own):
                 self.own[name] = kind
-                self.assumed.append(f"of {of_whom}, what its code sends is on {self.home}")
+                self.assumed.append(f"of {of_whom}, the tensors that its code moves are on {self.home}")
             elif name == "step" and not isinstance(own, functools.partial):
                 self.assumed.append(f"{of_whom} is treated as state")
         places_by_code = {*self.own}
@@ -505,7 +521,7 @@ class _Rehearsing:
                 places[id(entry.tensor)] = _place(entry.tensor.device)
         why, refused = "tm.move refuses this state", [each for each in plan.refusals if each.code not in _NO_OBSTACLE]
         if self.options.moved_by == "to":
-            why = "a rehearsal cannot look into this, or it cannot be moved"
+            why = "a rehearsal cannot run this state, or Module.to cannot move it"
             registered = {str(entry.path) for entry in plan.inventory.tensors if entry.role in ("parameter", "buffer")}
             refused = [
                 each
@@ -514,7 +530,7 @@ class _Rehearsing:
             ]
         programs = [path for holder, path in plan.inventory.holders.values() if is_scripted(holder)]
         if programs and not refused:
-            why, refused = "a rehearsal cannot look into this", [_unseen(programs)]
+            why, refused = "a rehearsal cannot run this state", [_unseen(programs)]
         if refused:
             self.ending = "refused"
             self.stopped = "\n      ".join([f"{why}:", *lines_by_reason([_rehearsable(each) for each in refused])])
@@ -556,8 +572,8 @@ class _Rehearsing:
             name = modules.pop(id(module), None)
             if name in self.with_attributes and getattr(function, "__qualname__", "").startswith("Module."):
                 self.assumed.append(
-                    f"{name} was moved by tm.move, plain attributes included, before the step moves it by itself; "
-                    "moved_by='to' rehearses what Module.to moves"
+                    f"{name} starts on the device with its plain attributes, as after tm.move, and the step moves it "
+                    "again; moved_by='to' places it as Module.to does"
                 )
             return apply(module, function, *args, **kwargs)
 
@@ -599,26 +615,26 @@ class _Rehearsing:
                 words = f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}".replace(
                     "StandIn", "Tensor"
                 )
-            self.stop(error, "limit", f"the simulation does not support this: {words}", remedy)
+            self.stop(error, "limit", f"the rehearsal does not support this: {words}", remedy)
         elif self.is_about_devices(error):
-            remedy = "see the finding above; the step goes no further"
+            remedy = "correct the finding above; the step cannot continue after it"
             self.stop(error, "device", words, remedy)
         else:
             if self.stage.not_written:
                 files = listed(sorted(self.stage.not_written))
                 words += f" (a rehearsal does not write what the step saves, here {files})"
-            remedy = "not a device error; correct this first" + (
-                "" if self.options.confirm_errors else " (confirm_errors=True tries the step without the simulation)"
+            remedy = "correct this exception first; it is not a device error" + (
+                "" if self.options.confirm_errors else " (confirm_errors=True runs the step without the simulation)"
             )
             if _asks_for_device(_innermost(error)):
-                remedy = f"the check asks for a device; correct it for {self.home}"
+                remedy = f"correct this check of a device for {self.home}"
             self.stop(error, "error", words, remedy)
             line = users_line_of(error)
             self.find(line, "error", words, remedy)
 
     def with_values(self) -> str:
         """The remedy for a step that shape-only mode cannot follow."""
-        return _LEAVE_OUT if self.stage.real else "rehearse with data='real', on the command line --data real"
+        return _LEAVE_OUT if self.stage.real else "rehearse with data='real'; on the command line, --data real"
 
     def is_about_devices(self, error: BaseException) -> bool:
         """Whether a device check in Python raised the error. Reports the tensors on the CPU there."""
@@ -666,12 +682,12 @@ class _Rehearsing:
         """Report weights that this line moved to the CPU, and that were used there: perhaps by a stored device."""
         if is_installed(line.file):
             self.ending, self.stopped_at = "limit", line
-            why = "the model was moved to cpu here, and computes there: its device was decided before the rehearsal"
-            remedy = "make the trainer, or whatever else chooses the device, inside the step"
+            why = "this line moved the model to cpu, where it computes: its device was chosen before the rehearsal"
+            remedy = "create the trainer, or the object that chooses the device, inside the step"
             self.stopped = f"stopped at {line}  {line.text}\n      {why}\n      Fix: {remedy}"
         elif self.options.strict_devices and "cpu" not in line.text:
-            why = "the model was moved to cpu, the device that this line remembers, and computes there"
-            self.find(line, "stale-device", why, "take the device of a parameter: next(model.parameters()).device")
+            why = "this line moved the model to cpu, the value of a device variable, and it computes there"
+            self.find(line, "stale-device", why, "use the device of a parameter: next(model.parameters()).device")
 
     def confirm(self, raised: BaseException) -> None:
         """Run the step without the simulation, on copies, and report whether it fails there too."""
@@ -679,15 +695,19 @@ class _Rehearsing:
         if error is not None and type(error) is not type(raised):
             said = str(error).strip().partition("\n")[0]
             self.stopped += (
-                f"\n      not confirmed: without the simulation, on the CPU, it fails with {_kind(error)}: {said}"
+                f"\n      not confirmed: without the simulation, on the CPU, the step raises {_kind(error)}: {said}"
             )
         elif error is not None:
             self.ending = "error"
-            self.stopped += f"\n      without the simulation, on the CPU, it fails as well: {_kind(error)}"
+            self.stopped += (
+                f"\n      confirmed: without the simulation, on the CPU, the step also raises {_kind(error)}"
+            )
         else:
             self.ending = "limit"
             words = self.stopped.partition("\n      Fix: ")[0]
-            why = "without the simulation, on the CPU, the step runs: the simulation is the cause, not the step"
+            why = (
+                "without the simulation, on the CPU, the step runs to its end: the rehearsal is the cause, not the step"
+            )
             self.stopped = f"{words}\n      {why}\n      Fix: {_LEAVE_OUT}"
             self.findings = {key: each for key, each in self.findings.items() if each.kind != "error"}
 
@@ -710,7 +730,9 @@ class _Rehearsing:
         elif origin is not None:
             came = origin.described()
         else:
-            came = Provenance("input", f"a tensor on {stray._place}", "send it to the device first")
+            came = Provenance(
+                "input", f"a tensor on {stray._place}", f"move it to the device first: .to({name_of(self.home)})"
+            )
         made = f" ({came.line})" if came.line and came.line != line else ""
         why = f"{operation} with a tensor on {stray._place}: {came.what}{made}"
         if self.recorder is not None:
@@ -817,5 +839,7 @@ def _place(device: torch.device) -> torch.device:
 
 def _unseen(programs: list[Path]) -> Refusal:
     more = f" and {len(programs) - 1} more" if len(programs) > 1 else ""
-    remedy = "rehearse with the module it was made from"
-    return Refusal("R022", f"{programs[0]}{more}", "TorchScript runs it, not Python", remedy)
+    remedy = "rehearse with the original module, before torch.jit.script or torch.jit.trace"
+    return Refusal(
+        "R022", f"{programs[0]}{more}", "TorchScript runs it, not Python, so a rehearsal cannot follow it", remedy
+    )

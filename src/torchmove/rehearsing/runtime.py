@@ -43,11 +43,11 @@ def nothing_traced() -> Iterator[None]:
 
 
 def _refuse_duals(*_: Any, **__: Any) -> NoReturn:
-    raise NotFollowed("forward-mode differentiation keeps tangents in torch's C++, where a rehearsal does not see them")
+    raise NotFollowed("a rehearsal does not support forward-mode differentiation: torch keeps the tangents in C++")
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise NotFollowed("a rehearsal does not follow code that torch traces or exports")
+    raise NotFollowed("a rehearsal does not support code that torch traces or exports")
 
 
 @contextmanager
@@ -322,7 +322,7 @@ def _of_another_device(tensor: StandIn, kind: _TensorType) -> Tensor:
         stage.tell(tensor, f"torch.{kind.simulated_on.type}.{kind.__name__}", users_line())
         return torch.as_tensor(tensor, dtype=kind.dtype, device=kind.simulated_on)
     name = argument_of(users_line(), kind.__name__) or users_name(tensor) or "x"
-    why = f"torch.{kind.__name__} takes tensors on the CPU, and this is on {tensor._place}"
+    why = f"torch.{kind.__name__} takes tensors on the CPU, but this one is on {tensor._place}"
     stage.find(users_line(), "host", why, f"{name}.to({kind.dtype})")
     return tensor.to(kind.dtype)
 
@@ -408,7 +408,7 @@ def take_chosen(objects: Iterable[Any], home: torch.device, undo: Undo) -> list[
             undo.append(partial(holder.__setitem__, "device", holder["device"]))
             holder["device"] = home
             taken = True
-    said = f"the device that accelerate chose, cpu, is taken to be {home}; Accelerator(cpu=True) keeps it"
+    said = f"accelerate chose cpu on this machine; the rehearsal uses {home}. Accelerator(cpu=True) keeps the CPU"
     return [said] if taken else []
 
 

@@ -163,7 +163,7 @@ class StandIn(Tensor):
                 f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype}), a stand-in of a rehearsal that has ended"
             )
         if self._place is not CPU:
-            self._stage.note("printing waits for the device and brings values to the CPU")
+            self._stage.note("printing waits for the device and copies values to the CPU")
         return f"tensor(..., size={tuple(self.shape)}, device='{self._place}', dtype={self.dtype})"
 
     __torch_function__ = disabled_torch_function

@@ -1,4 +1,4 @@
-"""Reports of the results of the chain: Inventory, Plan, Receipt and Verdict."""
+"""Reports of the results of the chain: Plan, Receipt and Verdict."""
 
 from __future__ import annotations
 
@@ -8,81 +8,18 @@ from typing import Any
 
 from torchmove.errors import lines_by_reason
 from torchmove.formatting import counted, listed, readable_bytes, readable_seconds
-from torchmove.internals.storages import shape_of
 from torchmove.moving.receipt import Receipt
-from torchmove.planning.plan import MemoryNeed, Move, Plan, Refusal, Stay
+from torchmove.planning.plan import MemoryNeed, Move, Note, Plan, Refusal, Stay
 from torchmove.progress import Stage, stages_facts
 from torchmove.reporting import Report, report
 from torchmove.reporting.drawing import DrawnState, drawn, with_moves, with_places
 from torchmove.reporting.page import Figure, Page, Point, Points, Sheet, SizeBar, Table, Timeline, first_of, table
-from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.verifying.verify import Finding, Verdict
-
-
-class InventoryReport(Report[Inventory]):
-    def sheet(self) -> Sheet:
-        places = listed([f"{readable_bytes(size)} on {device}" for device, size in self.result.devices().items()])
-        count = f"{counted(len(self.result.tensors), 'tensor')} in {counted(len(self.result.storages), 'storage')}"
-        rows = (self._row(entry) for entry in self.result.tensors)
-        columns = ("path", "role", "device", "dtype", "shape", "bytes", "shares with")
-        return Sheet(
-            f"{listed(self.result.roots)}: {count}" + (f", {places}" if places else ""),
-            first_of([f"{found.code}  {path}: {found.why}" for path, _, found in self.result.diagnostics]),
-            (table("tensors", columns, rows, total=len(self.result.tensors)),),
-        )
-
-    def page(self) -> Page:
-        figures = [
-            Figure("tensors", f"{len(self.result.tensors):,}", f"in {counted(len(self.result.storages), 'storage')}"),
-            *(Figure(f"on {device}", readable_bytes(size)) for device, size in self.result.devices().items()),
-        ]
-        found = (Point(each.code, str(path), each.why, each.remedy) for path, _, each in self.result.diagnostics)
-        points = (Points("Diagnostics", tuple(found)),)
-        return Page(
-            "Inventory", listed(self.result.roots), figures=tuple(figures), points=points, state=drawn(self.result)
-        )
-
-    def _row(self, entry: StateTensor) -> tuple[object, ...]:
-        # Not the paths in an optimizer's param_groups: nearly every parameter has one.
-        also = [
-            path for path in self.result.other_paths.get(id(entry.tensor), ()) if "param_groups" not in path.names()
-        ]
-        shares = [*self.result.sharing(entry), *(f"is {path}" for path in also[:2])]
-        left_out = len(shares[2:]) + len(also[2:])
-        shown = ", ".join(map(str, shares[:2])) + (f" (+{left_out})" if left_out else "")
-        dtype = str(entry.tensor.dtype).removeprefix("torch.")
-        return entry.path, entry.role, entry.device, dtype, tuple(shape_of(entry.tensor)), entry.nbytes, shown
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "roots": list(self.result.roots),
-            "tensors": [self._tensor_facts(entry) for entry in self.result.tensors],
-            "storages": [
-                {"device": str(storage.device), "bytes": storage.nbytes, "tensors": list(storage.indices)}
-                for storage in self.result.storages
-            ],
-            "devices": {str(device): size for device, size in self.result.devices().items()},
-            "device_values": [{"path": str(v.path), "value": str(v.value)} for v in self.result.device_values],
-            "diagnostics": [{"path": str(path), **found._asdict()} for path, _, found in self.result.diagnostics],
-        }
-
-    def _tensor_facts(self, entry: StateTensor) -> dict[str, Any]:
-        return {
-            "path": str(entry.path),
-            "also": [str(path) for path in self.result.other_paths.get(id(entry.tensor), ())],
-            "role": entry.role,
-            "device": str(entry.device),
-            "dtype": str(entry.tensor.dtype).removeprefix("torch."),
-            "shape": list(shape_of(entry.tensor)),
-            "bytes": entry.nbytes,
-            "requires_grad": entry.tensor.requires_grad,
-        }
 
 
 class PlanReport(Report[Plan]):
     def sheet(self) -> Sheet:
-        verb = "cannot move" if self.result.refusals else "would move"
-        title = f"{listed(self.result.inventory.roots)}: {verb} to {self.result.target}: {describe_moves(self.result)}"
+        title = f"{self._title()}: {describe_moves(self.result)}"
         lines = (
             *first_of(self.result.rooms),
             *first_of(lines_by_reason(self.result.refusals)),
@@ -99,13 +36,21 @@ class PlanReport(Report[Plan]):
             ),
         )
 
+    def _title(self) -> str:
+        """What would happen, in one line."""
+        plan, roots = self.result, listed(self.result.inventory.roots)
+        if plan.converts and all(home == target for home, target in plan.moves.ways):
+            return f"{roots}: {'cannot' if plan.refusals else 'would'} be converted to {plan.converts}"
+        converted = f" as {plan.converts}" if plan.converts else ""
+        return f"{roots}: {'cannot' if plan.refusals else 'would'} move to {plan.destination}{converted}"
+
     def repointed(self) -> tuple[str, ...]:
         return first_of(
             [f"{point.value.path}: {point.value.value!s} -> {point.new!s}" for point in self.result.repoints]
         )
 
     def page(self) -> Page:
-        roots, count = listed(self.result.inventory.roots), len(self.result.refusals)
+        count = len(self.result.refusals)
         figures = (
             Figure("would move", readable_bytes(self.result.nbytes), describe_tensors(self.result)),
             stays_figure(self.result.stays),
@@ -113,7 +58,7 @@ class PlanReport(Report[Plan]):
         )
         return Page(
             "Plan",
-            f"{roots}: {'cannot' if count else 'would'} move to {self.result.target}",
+            self._title(),
             figures=figures,
             points=(
                 Points("Refused", tuple(_refusal_point(each) for each in self.result.refusals), "bad"),
@@ -125,12 +70,11 @@ class PlanReport(Report[Plan]):
         )
 
     def notes(self) -> tuple[Points, ...]:
-        notes = (Point(note.code, note.path, note.why) for note in self.result.notes)
         points = (
             Point("", str(point.value.path), f"{point.value.value!s} to {point.new!s}")
             for point in self.result.repoints
         )
-        return Points("Notes", tuple(notes)), Points("Remembered devices that change", tuple(points))
+        return _note_points(self.result.notes), Points("Remembered devices that change", tuple(points))
 
     def page_tables(self) -> tuple[Table, ...]:
         rows = [
@@ -142,7 +86,7 @@ class PlanReport(Report[Plan]):
 
     def drawn(self) -> DrawnState:
         """The tensors before and after the move."""
-        state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"))
+        state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"), opened=1)
         return with_moves(state, self.result.moves.indices(), self.result.reasons)
 
     def _row(self, move: Move) -> tuple[object, ...]:
@@ -153,14 +97,17 @@ class PlanReport(Report[Plan]):
         entries = self.result.inventory.tensors
         return {
             "target": str(self.result.target),
+            "devices": [str(device) for device in self.result.devices or (self.result.target,)],
+            "dtype": None if self.result.dtype is None else str(self.result.dtype).removeprefix("torch."),
+            "memory_format": str(self.result.memory_format).removeprefix("torch."),
             "ok": self.result.ok,
-            "bytes": self.result.nbytes,
+            "nbytes": self.result.nbytes,
             "moves": [
                 {
                     "paths": [str(entries[index].path) for index in move.storage.indices],
                     "from": str(move.storage.device),
                     "to": str(move.target),
-                    "bytes": move.storage.nbytes,
+                    "nbytes": move.storage.nbytes,
                 }
                 for move in self.result.moves
             ],
@@ -187,6 +134,10 @@ def stays_figure(stays: Sequence[Stay]) -> Figure:
     return Figure("stays", readable_bytes(sum(stay.nbytes for stay in stays)), counted(len(stays), "tensor"))
 
 
+def _note_points(notes: Sequence[Note]) -> Points:
+    return Points("Notes", tuple(Point(note.code, note.path, note.why) for note in notes))
+
+
 def _refusal_point(refusal: Refusal) -> Point:
     return Point(refusal.code, refusal.path, refusal.why, refusal.remedy)
 
@@ -210,16 +161,20 @@ def stays_table(
 
 
 def stays_facts(stays: Sequence[Stay]) -> list[dict[str, Any]]:
-    return [{"path": str(stay.path), "bytes": stay.nbytes, "why": stay.why} for stay in stays]
+    return [{"path": str(stay.path), "nbytes": stay.nbytes, "why": stay.why} for stay in stays]
 
 
 class VerdictReport(Report[Verdict]):
+    def is_small(self, page: Page) -> bool:
+        return self.result.ok or super().is_small(page)
+
     def sheet(self) -> Sheet:
         count = f"{counted(self.result.tensors, 'tensor')} checked for {', '.join(self.result.checked)}"
         if self.result.ok:
-            return Sheet(f"Verified: {count}" if self.result.tensors else "No tensors found: nothing to verify")
+            title = f"Verified: {count}" if self.result.tensors else "No tensors found: nothing to verify"
+            return Sheet(title, first_of(self.result.notes))
         title = f"Verification failed: {counted(len(self.result.findings), 'problem')} ({count})"
-        return Sheet(title, first_of(lines_by_reason(self.result.findings)))
+        return Sheet(title, (*first_of(lines_by_reason(self.result.findings)), *first_of(self.result.notes)))
 
     def page(self) -> Page:
         figures = (
@@ -229,12 +184,12 @@ class VerdictReport(Report[Verdict]):
         findings = Points("Problems", tuple(map(_finding_point, self.result.findings)), "bad")
         state = drawn(self.result.seen) if self.result.seen is not None else None
         if state is not None and self.result.placement:
-            state = with_places(state, self.result.placement, ("is", "should be"))
+            state = with_places(state, self.result.placement, ("is", "should be"), opened=0)
         count = counted(len(self.result.findings), "problem")
         title = (
             f"Verified: {counted(self.result.tensors, 'tensor')}" if self.result.ok else f"Verification failed: {count}"
         )
-        return Page("Verdict", title, figures=figures, points=(findings,), state=state)
+        return Page("Verdict", title, figures=figures, points=(findings, _note_points(self.result.notes)), state=state)
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -242,6 +197,7 @@ class VerdictReport(Report[Verdict]):
             "checked": list(self.result.checked),
             "tensors": self.result.tensors,
             "findings": [finding._asdict() for finding in self.result.findings],
+            "notes": [note._asdict() for note in self.result.notes],
         }
 
 
@@ -249,14 +205,23 @@ def _finding_point(finding: Finding) -> Point:
     return Point(finding.code, finding.path, finding.why, finding.remedy)
 
 
-_MOVERS = {"plain": "plain copy", "staged": "staged copy", "arena": "copy by way of parked host memory"}
+_MOVERS = {"plain": "plain copy", "staged": "staged copy", "arena": "copy through parked host memory"}
 
 
 def _why_not_moved(plan: Plan) -> str:
     if plan.stays:
         count = counted(len(plan.inventory.tensors), "tensor")
         return f"nothing moved: {len(plan.stays)} of {count} stay where they are"
-    return f"already on {plan.target}, nothing moved"
+    if plan.converts and all(home == plan.target for home in plan.inventory.devices()):
+        return f"already on {plan.destination} as {plan.converts}, nothing moved"
+    return f"already on {plan.destination}, nothing moved"
+
+
+def _done(plan: Plan) -> str:
+    """What was done, without the numbers."""
+    if plan.converts and all(home == target for home, target in plan.moves.ways):
+        return f"converted to {plan.converts}"
+    return f"moved to {plan.destination}" + (f" as {plan.converts}" if plan.converts else "")
 
 
 class ReceiptReport(Report[Receipt]):
@@ -270,7 +235,7 @@ class ReceiptReport(Report[Receipt]):
             title = f"{roots}: {_why_not_moved(plan)}"
         else:
             took = f"{self.result.seconds:.3g} s ({self._rate()}, {self._mover()})"
-            title = f"{roots}: moved to {plan.target}: {describe_moves(plan)} in {took}"
+            title = f"{roots}: {_done(plan)}: {describe_moves(plan)} in {took}"
         lines = [*PlanReport(plan).repointed(), *first_of(plan.notes)]
         if self.result.verdict is not None:
             lines.append(str(report(self.result.verdict).sheet().title))
@@ -285,7 +250,7 @@ class ReceiptReport(Report[Receipt]):
         held = tuple(Point("", str(path), f"{readable_bytes(size)}: {by}") for path, size, by in self.result.held)
         return Page(
             "Receipt",
-            f"{roots}: moved to {plan.target}" if plan.moves else f"{roots}: {_why_not_moved(plan)}",
+            f"{roots}: {_done(plan)}" if plan.moves else f"{roots}: {_why_not_moved(plan)}",
             figures=tuple(self._figures()),
             points=(Points("Still held on the old device", held), *planned.notes()),
             timeline=self._timeline(),
@@ -329,7 +294,7 @@ class ReceiptReport(Report[Receipt]):
             "seconds": self.result.seconds,
             "bytes_per_second": self.result.bytes_per_second,
             "stages": stages_facts((*self.result.plan.stages, *self.result.stages)),
-            "held": [{"path": str(path), "bytes": nbytes, "by": by} for path, nbytes, by in self.result.held],
+            "held": [{"path": str(path), "nbytes": nbytes, "by": by} for path, nbytes, by in self.result.held],
             "verdict": report(self.result.verdict).facts() if self.result.verdict is not None else None,
             "plan": report(self.result.plan).facts(),
         }

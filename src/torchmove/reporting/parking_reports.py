@@ -16,7 +16,7 @@ class ParkedReport(Report[Parked]):
     def sheet(self) -> Sheet:
         names, plan = listed([*self.result.objects]), self.result.receipt.plan
         if not plan.moves:
-            return Sheet(f"{names}: nothing to park, all of it is on the CPU or kept", PlanReport(plan).repointed())
+            return Sheet(f"{names}: nothing to park: every tensor is on the CPU or kept", PlanReport(plan).repointed())
         state = "parked" if self.result.is_parked else "woken after parking"
         title = (
             f"{names}: {state}: {counted(plan.tensors, 'tensor')}, {readable_bytes(plan.nbytes)} in "
@@ -62,7 +62,7 @@ class ParkedReport(Report[Parked]):
 
 class SwapReport(Report[Swap]):
     def sheet(self) -> Sheet:
-        how = "at the same time" if self.result.at_once else "one after the other: the device cannot hold both"
+        how = "at the same time" if self.result.at_once else "one after the other, because the device cannot hold both"
         return Sheet(
             f"swapped {how}", (report(self.result.parked).sheet().title, report(self.result.receipt).sheet().title)
         )
@@ -80,7 +80,7 @@ class ByRankReport(Report[ByRank]):
         columns = ("rank", "tensors", "bytes", "seconds", "GB/s", "mover", "still held")
         cells = [tuple(_cell(row[column]) for column in COLUMNS) for row in self.result.rows]
         slowest = self.result.rows[0]
-        nbytes = sum(row["bytes"] for row in self.result.rows)
+        nbytes = sum(row["nbytes"] for row in self.result.rows)
         title = f"{counted(len(self.result.rows), 'rank')}, {readable_bytes(nbytes)} in total"
         if slowest["seconds"] is not None:
             title += f"; the slowest is rank {slowest['rank']}, {slowest['seconds']:.3g} s"

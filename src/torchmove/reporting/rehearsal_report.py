@@ -16,15 +16,15 @@ from torchmove.reporting.page import Figure, Page, Point, Points, Sheet, SizeBar
 class RehearsalReport(Report[Rehearsal]):
     def headline(self) -> str:
         on_devices = self._listed(self.result.failing)
-        count = counted(len(on_devices), "place")
+        count = counted(len(on_devices), "device error")
         if not self.result.stopped:
             if on_devices:
-                return f"{count} would fail on {self.result.device}"
+                return f"{count} on {self.result.device}"
             return f"No device error found: the step ran to its end on a simulated {self.result.device}"
         if self.result.ending == "refused":
             return "Incomplete: the step was not run"
-        where = f"stopped at {self.result.stopped_at}" if self.result.stopped_at else "not rehearsed to the end"
-        before = f"; before that, {count} would fail on {self.result.device}" if on_devices else ""
+        where = f"stopped at {self.result.stopped_at}" if self.result.stopped_at else "the step did not run to its end"
+        before = f"; before that, {count} on {self.result.device}" if on_devices else ""
         return f"Incomplete: {where} ({_UNFINISHED[self.result.ending]}){before}"
 
     def _listed(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -53,22 +53,30 @@ class RehearsalReport(Report[Rehearsal]):
     def page(self) -> Page:
         failing = tuple(map(_point, self._listed(self.result.failing)))
         notes = tuple(_point(each) for each in self.result.findings if each.is_note)
-        count = counted(len(failing), "place")
+        count = str(len(failing))
         return Page(
             "Rehearsal",
             self.headline(),
             lines=self._said(),
             figures=(
-                Figure("would fail", "incomplete", f"{count} so far", "bad")
+                Figure("device errors", "incomplete", f"{count} so far", "bad")
                 if self.result.stopped
-                else Figure("would fail", count, "", "good" if self.result.ok else "bad"),
+                else Figure("device errors", count, "", "good" if self.result.ok else "bad"),
                 Figure(
                     "peak memory", readable_bytes(self.result.peak_bytes), self._of_peak().removeprefix("Peak memory ")
                 ),
             ),
-            points=(Points("Would fail", failing, "bad"), Points("Notes", notes)),
+            points=(Points("Device errors", failing, "bad"), Points("Notes", notes)),
             bars=(SizeBar(self._of_peak(), tuple(self.result.peak.items())),),
         )
+
+    def _stopped_facts(self) -> dict[str, Any] | None:
+        if not self.result.stopped:
+            return None
+        file, line = self.result.stopped_in or (None, None)
+        lines = [each.strip() for each in self.result.stopped.splitlines()]
+        reason = "\n".join(lines[1:] if lines[0].startswith("stopped at ") and lines[1:] else lines)
+        return {"reason": reason, "file": file, "line": line, "kind": self.result.ending}
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -78,8 +86,7 @@ class RehearsalReport(Report[Rehearsal]):
             "findings": [finding._asdict() for finding in self.result.findings],
             "peak_bytes": self.result.peak_bytes,
             "peak": self.result.peak,
-            "stopped": self.result.stopped,
-            "stopped_at": self.result.stopped_at,
+            "stopped": self._stopped_facts(),
             "values": self.result.values,
             "assumed": list(self.result.assumed),
         }
@@ -87,11 +94,11 @@ class RehearsalReport(Report[Rehearsal]):
 
 class FixesReport(Report[Fixes]):
     def headline(self) -> str:
-        fixes, count = self.result, counted(len(self.result.mended), "place")
+        fixes, count = self.result, counted(len(self.result.mended), "device error")
         if fixes.before.ok:
             return f"Nothing to fix: no device error found on a simulated {fixes.before.device}"
         if not fixes.files:
-            return f"Nothing edited: {counted(len(fixes.left), 'place')} would fail on {fixes.before.device}"
+            return f"Nothing edited: {counted(len(fixes.left), 'error')} left on {fixes.before.device}"
         done = "Fixed" if fixes.written else "Can fix"
         if not fixes.left and not fixes.after.stopped:
             return f"{done} {count}: the edited step ran to its end on a simulated {fixes.after.device}"
@@ -124,8 +131,8 @@ _ENDINGS = {"error", "dtype"}  # the kinds of what ends a step: `stopped` says t
 
 
 _UNFINISHED = {
-    "error": "the step raised an error, which is not about devices",
-    "device": "an error about devices",
+    "error": "the step raised an error that is not a device error",
+    "device": "a device error",
     "limit": "a limit of the rehearsal, not an error of the step",
 }
 

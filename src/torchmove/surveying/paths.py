@@ -9,7 +9,6 @@ prints.
 from __future__ import annotations
 
 import gc
-import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchmove.internals.frames import callers_frame, variables_of
 from torchmove.results import Result
 
 ROOT = "root"
@@ -106,17 +106,27 @@ NOWHERE = root_path("...")  # for an object that is not part of the state
 def matcher(pattern: str) -> Callable[[Path], bool]:
     """A function that tells whether a path, or a path that it continues, matches a pattern. `*` matches any text.
 
-    The name in a state_dict, `model.0.weight`, matches as well as the printed path, `model[0].weight`.
+    The name in a state_dict, `model.0.weight`, matches as well as the printed path, `model[0].weight`, and each without
+    the name of the given object.
     """
+    fits = text_matcher(pattern)
+    return lambda path: any(map(fits, texts_of(path)))
+
+
+def text_matcher(pattern: str) -> Callable[[str], bool]:
+    """A function that tells whether a path's text, or the beginning of one, matches a pattern."""
     text = ".*".join(re.escape(part) for part in pattern.split("*"))
     # A match must end at a step, so that `model.a` does not match `model.ab`.
     fits = re.compile(rf"{text}(?=$|[.\[])", re.DOTALL)
+    return lambda each: fits.match(each) is not None
 
-    def match(path: Path) -> bool:
-        text = str(path)
-        return fits.match(text) is not None or fits.match(_INDEX.sub(r".\1\2", text)) is not None
 
-    return match
+def texts_of(path: Path) -> tuple[str, ...]:
+    """How a path may be written: as it prints, as in a state_dict, and each also without the name it begins with."""
+    printed = str(path)
+    dotted = _INDEX.sub(r".\1\2", printed)
+    below = [each[len(root) :].lstrip(".") for each in (printed, dotted) for root in [next(path.steps()).what]]
+    return (printed, dotted, *below)
 
 
 _INDEX = re.compile(r"\[(?:(\d+)|'([^']*)')\]")
@@ -296,7 +306,7 @@ _NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, Result, type, str, by
 def given(objects: Sequence[Any]) -> dict[str, Any]:
     """The objects, by the names that the caller of the public function has for them."""
     check(objects)
-    return names_of(objects, inspect.currentframe().f_back.f_back)  # type: ignore[union-attr]
+    return names_of(objects, callers_frame())
 
 
 def check(objects: Collection[Any]) -> None:
@@ -317,7 +327,7 @@ def _meant(text: str) -> str:
         torch.device(text)
     except RuntimeError:
         return "Fix: pass the object itself"
-    return f"Did you mean to={text!r}?"
+    return f"Fix: to={text!r}"
 
 
 def names_of(
@@ -344,13 +354,8 @@ def _once(objects: Sequence[Any]) -> Iterable[Any]:
 
 def _variables(frame: FrameType) -> dict[int, str]:
     """The caller's names for objects, by their ids; local names take precedence over global ones."""
-    scope = frame.f_locals
-    names = {id(value): name for name, value in (*frame.f_globals.items(), *scope.items()) if not name.startswith("_")}
-    # Before Python 3.13, the locals of a function are a copy that stays with its frame, and would keep the values of
-    # all its variables alive.
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(scope) is dict:
-        scope.clear()
-    return names
+    variables = (*frame.f_globals.items(), *variables_of(frame).items())
+    return {id(value): name for name, value in variables if not name.startswith("_")}
 
 
 def _by_kind(value: Any) -> str:

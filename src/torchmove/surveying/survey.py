@@ -192,7 +192,7 @@ class Traversal(FoundTensors):
 
     def refuse(self, child: Any, frame: _Frame) -> bool:
         kind = type(child).__name__
-        raise TypeError(f"the reader of {frame.path} yielded a {kind}. Fix: yield tm.attribute(...) or tm.item(...)")
+        raise TypeError(f"the reader of {frame.path} yielded {kind}. Fix: yield tm.attribute(...) or tm.item(...)")
 
     def visit_diagnostic(self, diagnostic: Diagnostic, frame: _Frame) -> bool:
         self.diagnostics.append(FoundDiagnostic(frame.path, frame.holder, diagnostic))

@@ -26,16 +26,31 @@ _MIX = -7046029254386353131  # 2**64 divided by the golden ratio: keeps the weig
 
 
 @plain_torch
-def digests(entries: StateTensors, *, repeats: bool = False) -> tuple[Digest, ...]:
-    """The digest of each tensor; identical views are read once. `repeats`: also what an expanded tensor repeats."""
+def digests(entries: StateTensors, *, repeats: bool = False, moves: Moves | None = None) -> tuple[Digest, ...]:
+    """The digest of each tensor; identical views are read once. `repeats`: also what an expanded tensor repeats.
+
+    With `moves`: the digests after these moves, which may convert tensors.
+    """
     sums = _Sums(repeats)
     metadata = entries.metadata
-    for tensor, storage, *view in zip(
-        entries.objects, metadata.storage_ids, metadata.dtypes, metadata.shapes, metadata.strides, strict=True
+    converted = {} if moves is None else moves.converted
+    for index, (tensor, storage, *view) in enumerate(
+        zip(entries.objects, metadata.storage_ids, metadata.dtypes, metadata.shapes, metadata.strides, strict=True)
     ):
         offset = offset_of(tensor) if storage > 0 else 0
-        sums.add((storage, offset, *view), tensor)
+        if moves is not None and index in converted:
+            after = _cast(tensor, converted[index].dtype, moves.placement[index])
+            sums.add((storage, offset, *view), after)
+        else:
+            sums.add((storage, offset, *view), tensor)
     return sums.all()
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype, target: torch.device) -> Tensor:
+    """A tensor as a move casts it. Devices turn NaN into different bits, and torch casts on the CPU if one side is."""
+    data = tensor.data
+    on_cpu = target.type == "cpu" and data.device.type != "cpu" and bool(data.isnan().any())
+    return (data.cpu() if on_cpu else data).to(dtype)
 
 
 def makes_dense(moves: Moves) -> bool:

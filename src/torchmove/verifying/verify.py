@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from torchmove.devices import is_same_device
 from torchmove.errors import VerificationError
-from torchmove.planning.plan import Plan
+from torchmove.planning.plan import Note, Plan
 from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.surveying.paths import ATTRIBUTE, CALL
@@ -44,6 +44,7 @@ class Verdict(Result):
         tensors: number of tensors checked.
         checked: the checks that were made.
         findings: the problems found, each with `code`, `path`, `why` and `remedy`.
+        notes: what belongs to the state and was not given, each with `code`, `path` and `why`.
     """
 
     tensors: int
@@ -51,6 +52,7 @@ class Verdict(Result):
     findings: tuple[Finding, ...]
     seen: Inventory | None = None  # the inventory that was checked, without the tensors
     placement: Sequence[torch.device] = ()  # the expected device of each tensor, if known
+    notes: tuple[Note, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -70,7 +72,7 @@ class Verdict(Result):
             raise VerificationError(self)
 
 
-_REPORT_IT = "find the code that changed it during the move (such as a module's own _apply) or since"
+_REPORT_IT = "find the code that changed it during or after the move (such as a module's own _apply)"
 
 
 class Case(NamedTuple):
@@ -177,7 +179,7 @@ def _overlaps(case: Case) -> Iterator[Finding]:
     shared = case.now.storages.shared()
     before = {at: index for index, at in case.pairs()} if shared else {}
     metadata = case.now.tensors.metadata
-    starts_before = _starts(case.plan.inventory) if shared else {}
+    starts_before = _starts(case.plan) if shared else {}
     for storage in shared:
         known = [at for at in storage.indices if at in before and metadata.nbytes[at]]
         offsets = dict(zip(storage.indices, storage.offsets, strict=True))
@@ -191,12 +193,12 @@ def _overlaps(case: Case) -> Iterator[Finding]:
                 yield Finding("V202", str(case.now.tensors[other].path), why, _REPORT_IT)
 
 
-def _starts(inventory: Inventory) -> dict[int, tuple[int, int]]:
+def _starts(plan: Plan) -> dict[int, tuple[int, int]]:
     """For each tensor that shares a storage: the first tensor on it, and the byte offset of this one."""
-    dtypes = inventory.tensors.metadata.dtypes
+    dtypes = plan.metadata.dtypes
     return {
         entry: (storage.indices[0], offset * dtypes[entry].itemsize)
-        for storage in inventory.storages.shared()
+        for storage in plan.inventory.storages.shared()
         for entry, offset in zip(storage.indices, storage.offsets, strict=True)
     }
 
@@ -218,7 +220,7 @@ def _placement(case: Case) -> Iterator[Finding]:
 
 
 def _metadata(case: Case) -> Iterator[Finding]:
-    before, now = case.plan.inventory.tensors.metadata, case.now.tensors.metadata
+    before, now = case.plan.metadata, case.now.tensors.metadata
     if case.same and all(getattr(before, name) == getattr(now, name) for name in _SHOWN.values()):
         return
     for index, at in case.pairs():

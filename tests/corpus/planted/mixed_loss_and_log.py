@@ -18,4 +18,4 @@ def step(model, optimizer, batch):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    return {"loss": loss.item()}  # fails: synchronises
+    return {"loss": loss.item()}  # fails: synchronizes

@@ -11,7 +11,7 @@ class Meter:
         self.total, self.count = 0.0, 0
 
     def update(self, value):
-        self.total += float(value)  # fails: synchronises
+        self.total += float(value)  # fails: synchronizes
         self.count += 1
 
 
@@ -24,6 +24,6 @@ def step(model, optimizer, meter, x):
     optimizer.zero_grad()
     loss = model(x.cuda()).abs().mean()
     loss.backward()
-    assert torch.isfinite(model.weight.grad).all()  # fails: synchronises
+    assert torch.isfinite(model.weight.grad).all()  # fails: synchronizes
     optimizer.step()
     meter.update(loss.detach())

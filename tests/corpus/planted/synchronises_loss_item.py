@@ -18,4 +18,4 @@ def step(model, optimizer, history, batch):
     loss = F.cross_entropy(model(x), y)
     loss.backward()
     optimizer.step()
-    history.append(loss.item())  # fails: synchronises
+    history.append(loss.item())  # fails: synchronizes

@@ -13,7 +13,7 @@ def build():
 
 def step(model, optimizer, x):
     loss = model(x.to("cuda")).square().mean()
-    if torch.isnan(loss):  # fails: synchronises
+    if torch.isnan(loss):  # fails: synchronizes
         return
     optimizer.zero_grad()
     loss.backward()

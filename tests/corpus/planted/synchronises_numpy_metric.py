@@ -15,7 +15,7 @@ def build():
 def step(model, x, y):
     with torch.inference_mode():
         guess = model(x.to("cuda")).argmax(-1)
-    guess = guess.cpu().numpy()  # fails: synchronises
+    guess = guess.cpu().numpy()  # fails: synchronizes
     confusion = np.zeros((3, 3), dtype=int)
     np.add.at(confusion, (y.numpy(), guess), 1)
     return confusion

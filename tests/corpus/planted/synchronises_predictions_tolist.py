@@ -14,5 +14,5 @@ def build():
 def step(model, batch):
     with torch.no_grad():
         best = model(batch["image"].to("cuda")).argmax(-1)
-    numbers = best.tolist()  # fails: synchronises
+    numbers = best.tolist()  # fails: synchronizes
     return dict(zip(batch["names"], numbers, strict=True))

@@ -15,5 +15,5 @@ def step(model, optimizer, x):
     optimizer.zero_grad()
     model(x.to("cuda")).square().sum().backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    print("gradient norm", norm)  # fails: synchronises
+    print("gradient norm", norm)  # fails: synchronizes
     optimizer.step()

@@ -25,7 +25,7 @@ from torchmove.internals.storages import (
     make_view,
     storage_at,
 )
-from torchmove.planning.plan import Moves
+from torchmove.planning.plan import Conversion, Moves
 from torchmove.surveying.inventory import Rows, StateStorage, StateTensors
 
 
@@ -113,13 +113,15 @@ class StorageCopy(NamedTuple):
     """A storage to copy; `source` is a tensor on it.
 
     `dense`: the source is the only tensor on the storage, contiguous, and covers all of it, so the copy has its dtype
-    and shape. Otherwise the copy is a flat tensor of the bytes that the storage's tensors reach.
+    and shape. Otherwise the copy is a flat tensor of the bytes that the storage's tensors reach. With a conversion, the
+    copy has its dtype and memory format instead.
     """
 
     source: Tensor
     storage: StateStorage
     target: torch.device
     dense: bool
+    conversion: Conversion | None = None
 
 
 class CopyBatch(Rows[StorageCopy]):
@@ -135,16 +137,18 @@ class CopyBatch(Rows[StorageCopy]):
         firsts, placement = self.moves.firsts, self.moves.placement
         storages = list(map(self.moves.storages.at, firsts))
         targets = [placement[first] for first in firsts]
-        return map(StorageCopy, self.sources, storages, targets, self.dense)
+        conversions = map(self.moves.conversions.get, firsts)
+        return map(StorageCopy, self.sources, storages, targets, self.dense, conversions)
 
     def some(self, indices: Sequence[int]) -> CopyBatch:
         """The copies at some indices, in that order."""
         firsts = [self.moves.firsts[index] for index in indices]
-        moves = Moves(self.moves.storages, firsts, self.moves.placement)
+        moves = Moves(self.moves.storages, firsts, self.moves.placement, self.moves.conversions)
         return CopyBatch([self.sources[index] for index in indices], moves, [self.dense[index] for index in indices])
 
     def row(self, index: int) -> StorageCopy:
-        return StorageCopy(self.sources[index], *self.moves[index], self.dense[index])
+        conversion = self.moves.conversions.get(self.moves.firsts[index])
+        return StorageCopy(self.sources[index], *self.moves[index], self.dense[index], conversion)
 
 
 Advance = Callable[[int], object]
@@ -168,11 +172,21 @@ class Mover(Protocol):
 
 
 def copy_storage(storage_copy: StorageCopy) -> Tensor:
-    source, storage, target, dense = storage_copy
+    source, storage, target, dense, conversion = storage_copy
+    if conversion is not None:
+        return _converted(storage_copy, conversion)
     if dense or storage.storage_bytes < 0:  # torch copies the whole tensor
         # clone(), since `.to()` returns the tensor itself if it is on the target already.
         return source.detach().clone() if source.device == target else source.detach().to(target)
     return gathered(source, storage.spans, target)
+
+
+def _converted(storage_copy: StorageCopy, conversion: Conversion) -> Tensor:
+    source, storage, target, dense, _ = storage_copy
+    if dense or storage.opaque or conversion.memory_format is not torch.preserve_format:
+        return conversion.converted(source, target)
+    flat = gathered(source, storage.spans, source.device).view(source.dtype)
+    return conversion.converted(flat, target)
 
 
 class Plain:

@@ -47,12 +47,16 @@ class Staged:
     def copy(self, batch: CopyBatch, advance: Advance) -> list[Tensor]:
         copies: list[Tensor | None] = [None] * len(batch)
         for (origin, target), indices in batch.moves.ways.items():
+            converted = [index for index in indices if batch.moves.firsts[index] in batch.moves.conversions]
             if _is_staged(origin, target):
-                _Direction(origin, target, batch, copies, advance).copy(indices)
+                _Direction(origin, target, batch, copies, advance).copy(
+                    sorted({*indices}.difference(converted)) if converted else indices
+                )
             else:
-                for index in indices:
-                    copies[index] = copy_storage(batch[index])
-                    advance(batch.moves.nbytes[index])
+                converted = list(indices)
+            for index in converted:
+                copies[index] = copy = copy_storage(batch[index])
+                advance(copy.nbytes)
         return [copy for copy in copies if copy is not None]
 
     def finish(self) -> None:
@@ -164,7 +168,7 @@ class _Direction:
 
     def pieces(self, indices: Sequence[int]) -> Iterator[Piece]:
         for index in indices:
-            source, storage, _, _ = self.batch[index]
+            source, storage, *_ = self.batch[index]
             copy = self.copies[index]
             assert copy is not None
             for start, stop, begin in packed(storage.spans)[0] if not storage.opaque else ():
@@ -193,5 +197,5 @@ class _Direction:
 
 
 def _reached(batch: CopyBatch, index: int) -> Tensor:
-    source, storage, _, _ = batch[index]
+    source, storage, *_ = batch[index]
     return bytes_of(source, *storage.spans[0])

@@ -24,7 +24,7 @@ TABLE: dict[type | str, Reader] = {
         _DISTRIBUTED_REMEDY,
     ),
     "torch.nn.parallel.data_parallel:DataParallel": _refused(
-        "R020", "DataParallel: its replicas stay on its devices", _DISTRIBUTED_REMEDY
+        "R020", "DataParallel: its replicas would stay on the old devices", _DISTRIBUTED_REMEDY
     ),
     "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel": _refused(
         "R021",
