@@ -28,7 +28,8 @@ from torchmove.cli.output import (
     say,
     tell,
 )
-from torchmove.cli.targets import Target, several, target
+from torchmove.cli.rehearsed_targets import Request, rehearsed
+from torchmove.cli.targets import Target, target
 
 # ---------------------------------------------------------------- states
 
@@ -159,6 +160,14 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
     "--strict-devices", is_flag=True, help="Report devices that were chosen at import because there is no GPU here."
 )
 @click.option("--confirm-errors", is_flag=True, help="If the step raises an error, run it again without simulation.")
+@click.option("--fix", is_flag=True, help="Edit the source where the edit is certain. Needs libcst.")
+@click.option("--diff", is_flag=True, help="Show what --fix would edit, as a unified diff. Writes nothing.")
+@click.option(
+    "--within",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Edit files in this folder only. Default: the folder of the program.",
+)
 @reporting
 @click.pass_context
 def rehearse(
@@ -170,6 +179,9 @@ def rehearse(
     state: tuple[str, ...],
     strict_devices: bool,
     confirm_errors: bool,
+    fix: bool,
+    diff: bool,
+    within: Path | None,
     answer: Answer,
 ) -> None:
     """Run a training step on a simulated device. Exits with 1 if a line would fail, with 4 if the run is incomplete.
@@ -178,52 +190,25 @@ def rehearse(
     arguments: `return train_step, model, optimizer, batch`.
     """
     answer.check(target.files())
-    made = target.made()
-    from torchmove.rehearsing.run import Options, rehearse_named
+    request = Request(to, moved_by, data, state, strict_devices, confirm_errors)
+    if within is not None and not (fix or diff):
+        raise click.UsageError("--within applies to --fix and --diff. Fix: --fix --within DIR")
+    if fix or diff:
+        from torchmove.cli.fixing import fixed
 
-    step, *objects = (made.values() if isinstance(made, dict) else several(made)) or [made]
-    _check(target, step, objects, to)
-    named = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
-    options = Options(to, moved_by, data, _states(target, named, state), strict_devices, confirm_errors)
-    rehearsed = rehearse_named(step, tuple(objects), named, options, str(target.files()[-1].resolve()))
-    answer.tell(rehearsed, target.files())
-    endings = {"finished": FINE if rehearsed.ok else FINDINGS, "refused": REFUSED}
-    ctx.exit(endings.get(rehearsed.ending, INCOMPLETE))
-
-
-def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
-    from torch import nn
-
-    from torchmove.rehearsing.run import check_call, home_of
-
-    if isinstance(step, nn.Module) or not callable(step):
-        kind = type(step).__name__
-        raise click.UsageError(
-            f"{target.spec} returned {kind} first, not the step. Fix: return the step, then its arguments: "
-            "`return train_step, model, optimizer, batch`"
-        )
-    try:
-        check_call(step, tuple(objects))
-        home_of(to)
-    except (TypeError, ValueError) as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
-    """The objects under the names of the step's parameters."""
-    from torchmove.rehearsing.run import parameters_of
-    from torchmove.surveying.paths import names_of
-
-    known = parameters_of(step, tuple(objects))
-    return known | names_of([each for each in objects if not any(each is one for one in known.values())], None)
-
-
-def _states(target: Target, named: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
-    unknown = [name for name in names if name not in named]
-    if unknown:
-        returned = ", ".join(named) or "only the step"
-        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no object of this name, but {returned}")
-    return tuple(named[name] for name in names)
+        fixes = fixed(target, request, within, write=not diff)
+        found = fixes.before if diff else fixes.after
+        if diff and not answer.is_whole:
+            if fixes.diff:
+                say(fixes.diff.rstrip("\n"))
+            click.echo(str(fixes), err=True)
+        else:
+            answer.tell(fixes, target.files())
+    else:
+        found = rehearsed(target, request)
+        answer.tell(found, target.files())
+    endings = {"finished": FINE if found.ok else FINDINGS, "refused": REFUSED}
+    ctx.exit(endings.get(found.ending, INCOMPLETE))
 
 
 # ---------------------------------------------------------------- checkpoint files
