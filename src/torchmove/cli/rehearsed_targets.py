@@ -1,4 +1,4 @@
-"""Rehearse what a TARGET returns: the step, then its arguments."""
+"""Rehearse a TARGET: what its function returns, the step and then its arguments; or a script."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from torchmove.cli.targets import Target, several
+from torchmove.cli.output import reserve_stdout
+from torchmove.cli.targets import ScriptFile, Target, several
 
 
 class Request(NamedTuple):
@@ -18,7 +19,17 @@ class Request(NamedTuple):
     state: tuple[str, ...]
     strict_devices: bool
     confirm_errors: bool
+    max_memory: int | None = None
     evidence: bool = False
+
+
+class ScriptRequest(NamedTuple):
+    """How a script is run: its arguments, and where it ends."""
+
+    arguments: tuple[str, ...]
+    steps: int
+    seconds: float
+    whole_loaders: bool
 
 
 def rehearsed(target: Target, request: Request) -> Any:
@@ -31,6 +42,24 @@ def rehearsed(target: Target, request: Request) -> Any:
     named = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
     options = Options(**{**request._asdict(), "state": _states(target, named, request.state)})
     return rehearse_named(step, tuple(objects), named, options, str(target.files()[-1].resolve()))
+
+
+def rehearsed_script(target: ScriptFile, request: ScriptRequest, **options: Any) -> Any:
+    """The rehearsal of a script."""
+    from torchmove.rehearsing.run import Options, home_of
+    from torchmove.rehearsing.scripts import Script, rehearse_script
+
+    reserve_stdout()
+    script = Script(target.path, *request)
+    try:
+        home_of(options["to"])
+        script.check()
+        script.compiled()
+    except SyntaxError as error:
+        raise click.UsageError(f"{target.path}:{error.lineno} is not Python: {error.msg}. Fix: correct it") from None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return rehearse_script(script, Options(**options))
 
 
 def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
