@@ -186,7 +186,7 @@ def _scales(scaler: GradScaler, others: Iterable[Optimizer], case: Case) -> bool
     """
     given = [each for each, _ in case.inventory.holders.values() if issubclass(type(each), Optimizer)]
     optimizers = [*given, *others]
-    known = [each for each in optimizers if id(each) in (stored_dict(scaler) or {})["_per_optimizer_states"]]
+    known = [each for each in optimizers if id(each) in (stored_dict(scaler) or {}).get("_per_optimizer_states", ())]
     trains = [_trains(each, case) for each in known or optimizers]
     return bool(trains) and all(trains)
 
