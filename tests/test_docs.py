@@ -26,6 +26,8 @@ NOT_RUN = {
     ".venv-ecosystem/bin/python -m pytest tests/ecosystem/test_optimizers.py": "as above",
     ".venv-ecosystem/bin/python benchmarks/zoo.py --device cuda --jobs 15": "as above",
     '.venv-ecosystem/bin/python benchmarks/zoo.py --only "transformers gpt*" --json': "as above",
+    "make dist": "test_install.py checks such files; it takes build and twine",
+    "make test-torch VERSION=2.15.0 PYTHON=python3.13": "it makes an environment of its own, of gigabytes",
     "make bench": "it needs a GPU, and minutes",
     "torchmove bench": "it measures for a minute; test_bench.py runs it on a small state",
     "torchmove demo": "tests/cli/test_commands.py runs it",

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchmove.chain import apply, move, plan, survey, verify
+    from torchmove.chain import apply, device, move, plan, survey, verify
     from torchmove.errors import MoveFailed, MoveRefused, TorchmoveError, VerificationError
     from torchmove.moving.receipt import Receipt
     from torchmove.parking import release
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchmove.surveying.inventory import Inventory
     from torchmove.surveying.paths import attribute, item
     from torchmove.surveying.readers import register_reader
+    from torchmove.surveying.summary import Summary
     from torchmove.verifying.verify import Verdict
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "Plan",
     "Receipt",
     "Rehearsal",
+    "Summary",
     "Swap",
     "TorchmoveError",
     "Verdict",
@@ -40,6 +42,7 @@ __all__ = [
     "apply",
     "attribute",
     "by_rank",
+    "device",
     "item",
     "move",
     "park",
@@ -56,7 +59,7 @@ __all__ = [
 ]
 
 _NAMES_BY_MODULE = {
-    "chain": ("apply", "move", "plan", "survey", "verify"),
+    "chain": ("apply", "device", "move", "plan", "survey", "verify"),
     "errors": ("MoveFailed", "MoveRefused", "TorchmoveError", "VerificationError"),
     "moving.receipt": ("Receipt",),
     "parking": ("Parked", "Swap", "park", "parked", "release", "swap"),
@@ -68,6 +71,7 @@ _NAMES_BY_MODULE = {
     "surveying.inventory": ("Inventory",),
     "surveying.paths": ("attribute", "item"),
     "surveying.readers": ("register_reader",),
+    "surveying.summary": ("Summary",),
     "verifying.verify": ("Verdict",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

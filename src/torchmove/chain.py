@@ -20,6 +20,8 @@ from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.movers import NoSuchMover, choose_mover
 from torchmove.moving.receipt import Receipt
 from torchmove.planning.conversion import Request, request_of
+from torchmove.planning.graph_holders import with_graph_holders
+from torchmove.planning.not_given import notes_now, with_notes
 from torchmove.planning.placement import Targets, keep_of
 from torchmove.planning.plan import Plan, Refusal
 from torchmove.planning.planner import FAKES, Back, FreeBytes, make_plan
@@ -29,6 +31,7 @@ from torchmove.surveying.paths import check, given
 from torchmove.surveying.survey import survey_objects
 from torchmove.verifying.digests import digests, makes_dense
 from torchmove.verifying.verify import Verdict, verify_move, verify_place
+from torchmove.wrong_calls import answers_wrong_calls, no_plan
 
 STALE = Refusal(
     "R013",
@@ -62,6 +65,7 @@ _Planner = Callable[..., Plan]
 _UNCONVERTED = Request()
 
 
+@answers_wrong_calls()
 def survey(*objects: Any) -> Inventory:
     """List every tensor in the objects: its path, role, device, bytes, and which tensors share storage.
 
@@ -80,6 +84,7 @@ def survey(*objects: Any) -> Inventory:
     return survey_objects(given(objects))
 
 
+@answers_wrong_calls("to", "dtype", "memory_format")
 def plan(
     *objects: Any,
     to: Device | Mapping[str, Device] | None = None,
@@ -117,7 +122,7 @@ def plan(
         'R030'
     """
     request = request_of(dtype, memory_format, cast_optimizer)
-    return _planned(given(objects), to, keep, verify, planner=plan_for, request=request)
+    return with_notes(_planned(given(objects), to, keep, verify, planner=plan_for, request=request))
 
 
 def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
@@ -144,7 +149,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
         True
     """
     if not isinstance(plan, Plan):
-        raise TypeError(f"tm.apply takes a Plan, not {type(plan).__name__}. Fix: tm.apply(tm.plan(model, to=...))")
+        raise no_plan(plan)
     if not plan.refusals and makes_fakes():
         plan = replace(plan, refusals=(FAKES,))
     if not plan.refusals and not is_current(plan.inventory):
@@ -152,6 +157,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
     return _applied(plan, mover, "quick" if plan.digests is None else "bytes", progress)
 
 
+@answers_wrong_calls("on", "after")
 def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None, keep: Sequence[Any] = ()) -> Verdict:
     """Verify that a state is on a device, or that it is as a move left it. Changes nothing.
 
@@ -185,14 +191,17 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None
             raise TypeError(
                 f"after= takes a Receipt, not {type(after).__name__}. Fix: receipt = tm.move(...), then after=receipt"
             )
-        return verify_move(survey_objects(named), after.plan)
+        now = survey_objects(named)
+        return replace(verify_move(now, after.plan), notes=notes_now(now, after.plan.target))
     would = plan_for(named, _target(on, "on"), keep, lambda _: None)
     unknown = [refusal for refusal in would.refusals if refusal.code == "R011"]
     if unknown:
         raise MoveRefused(unknown)
-    return verify_place(would.inventory, would, keep_of(named, keep))
+    verdict = verify_place(would.inventory, would, keep_of(named, keep))
+    return replace(verdict, notes=notes_now(would.inventory, would.target))
 
 
+@answers_wrong_calls("to", "dtype", "memory_format")
 def move(
     *objects: Any,
     to: Device | Mapping[str, Device] | None = None,
@@ -244,7 +253,29 @@ def move(
         ...
     """
     request = request_of(dtype, memory_format, cast_optimizer)
-    return _applied(_planned(given(objects), to, keep, verify, request=request), mover, verify, progress)
+    made = with_notes(_planned(given(objects), to, keep, verify, request=request))
+    return _applied(made, mover, verify, progress)
+
+
+def device(name: Device = "auto") -> torch.device:
+    """The device that `to=` stands for, with its index: for batches, and for tensors that are created on it.
+
+    Args:
+        name: what `torch.device` takes, or "auto": the machine's accelerator, else the CPU.
+
+    Returns:
+        The device.
+
+    Raises:
+        MoveRefused: the device does not exist.
+
+    Examples:
+        >>> import torch, torchmove as tm
+        >>> model = torch.nn.Linear(2, 3)
+        >>> tm.move(model, to="auto").device == tm.device("auto") == model.weight.device
+        True
+    """
+    return _target(name, "name")
 
 
 def survey_named(objects: dict[str, Any]) -> Inventory:
@@ -299,6 +330,7 @@ def _planned(
         targets = _targets(to) if isinstance(to, Mapping) else None
         target = targets.main if targets is not None else _target(to)
         made = (planner or plan_sharded)(objects, target, keep, free_memory, request=request, targets=targets)
+    made = with_graph_holders(made)
     if verify == "bytes" and made.ok:
         stages = Stages()
         stages.begin("digests")
@@ -368,7 +400,8 @@ def _target(to: Any, argument: str = "to") -> torch.device:
         return resolve_device(to)
     except NoSuchDevice as error:
         said = repr(to) if isinstance(to, (str, int, float, torch.device, NoneType)) else type(to).__name__
-        remedy = f"{argument}='auto' uses the accelerator, or the CPU if there is none"
+        remedy = f"{argument}={error.instead!r}; or " if error.instead else ""
+        remedy += f"{argument}='auto' uses the accelerator, or the CPU if there is none"
         remedy += "; tm.rehearse(...) needs no accelerator" if argument == "to" else ""
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
 

@@ -217,8 +217,7 @@ FILES = {
         "pass another path; to replace a regular file, `overwrite=True`, on the command line `--overwrite`",
     ),
     "R070": Code(
-        "nothing to relocate: everything is on that device already, or it is a safetensors file, which records no "
-        "device and loads on any",
+        "nothing to relocate: a safetensors file records no device and loads on any",
         "use the file as it is",
     ),
     "R071": Code(
@@ -277,6 +276,10 @@ NOTES = {
     "N064": Code(
         "`dtype=` casts parameters, but not the state that an optimizer keeps for them, which most steps "
         "refuse; `cast_optimizer=True` casts it too",
+    ),
+    "N070": Code(
+        "an optimizer, a moving average or a gradient scaler of the state was not given, and has tensors that are left "
+        "on another device: give it too; to leave it there on purpose, give it and `keep=` it",
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -15,7 +16,11 @@ _MAP_NAME = re.compile(r"(^|_)device_map$")
 
 
 class NoSuchDevice(Exception):
-    """The device does not exist; the message says why, and which devices exist."""
+    """The device does not exist; the message says why, and which devices exist. `instead`: one that could be meant."""
+
+    def __init__(self, message: str, *, instead: str = "") -> None:
+        super().__init__(message)
+        self.instead = instead
 
 
 def resolve_device(to: torch.device | str | int) -> torch.device:
@@ -30,7 +35,8 @@ def resolve_device(to: torch.device | str | int) -> torch.device:
         raise NoSuchDevice(f"this machine has no {device.type} device; it has {available_devices()}")
     index = _current(device) if device.index is None else device.index
     if count is not None and index >= count:
-        raise NoSuchDevice(f"{device} does not exist; this machine has {available_devices()}")
+        instead = f"{device.type}:{count - 1}"
+        raise NoSuchDevice(f"{device} does not exist; this machine has {available_devices()}", instead=instead)
     return torch.device(device.type, index)
 
 
@@ -111,9 +117,8 @@ def _parse(to: torch.device | str | int) -> torch.device:
     try:
         return torch.device(to)
     except (RuntimeError, TypeError) as error:
-        if not isinstance(to, (str, int)):
-            raise NoSuchDevice(f"{type(to).__name__} is not a device") from error
-        raise NoSuchDevice(f"{to!r} is not a device; this machine has {available_devices()}") from error
+        said = repr(to) if isinstance(to, (str, int, NoneType)) else type(to).__name__
+        raise NoSuchDevice(f"{said} is not a device; this machine has {available_devices()}") from error
 
 
 def _count(device: torch.device) -> int | None:

@@ -75,7 +75,9 @@ def state_of(optimizer):
 
 def cases():
     for info in OPTIMIZERS:
-        flags = [{}, *({flag: True} for flag in ("foreach", "fused") if flag in info.supported_impls)]
+        # In torch 2.10 Adagrad's fused step is not for CUDA.
+        has = {each for each in info.supported_impls if each != "fused" or "cuda" in info.supports_fused_on}
+        flags = [{}, *({flag: True} for flag in ("foreach", "fused") if flag in has)]
         for sample in info.optim_inputs_func(device="cuda"):
             for flag in flags:
                 name = "-".join([info.optim_cls.__name__, sample.desc.replace(" ", "_"), *flag])

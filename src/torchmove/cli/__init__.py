@@ -25,10 +25,12 @@ Examples:
 Exit codes:
   0  no problem found
   1  problems found
-  2  refused, with the reason and the remedy
+  2  the command is mistyped
   3  error
   4  incomplete: the rehearsal did not reach the end of the step
+  5  refused, with the reason and the remedy
   130  Ctrl-C
+  141  the reader of a pipe closed it
 """
 
 

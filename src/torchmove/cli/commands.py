@@ -48,10 +48,30 @@ def _to(**options: Any) -> Callable[[_Command], _Command]:
     return click.option("--to", metavar="DEVICE", shell_complete=devices_like, **options)
 
 
-@click.command(epilog="Example: torchmove survey train.py:build --json")
+_FILTER = click.option("--filter", "pattern", default="", metavar="PATTERN", help="Only paths that match, with *.")
+
+
+def _sort(*orders: str) -> Callable[[_Command], _Command]:
+    return click.option("--sort", type=click.Choice(orders), help="The order; default: as found. Largest first.")
+
+
+def check_device(to: str) -> None:
+    """Refuse what torch does not know as a device. Not before the user's code ran: it may register a device."""
+    import torch
+
+    try:
+        torch.device("cpu" if to == "auto" else to)
+    except RuntimeError:
+        known = f"--to {to}: not a device that torch knows. Fix: --to cuda, or --to auto for the machine's accelerator"
+        raise click.UsageError(known) from None
+
+
+@click.command(epilog="Example: torchmove survey train.py:build --filter 'model.*.weight' --sort bytes")
 @_TARGET
+@_FILTER
+@_sort("bytes", "path", "parameters")
 @reporting
-def survey(target: Target, answer: Answer) -> None:
+def survey(target: Target, pattern: str, sort: Any, answer: Answer) -> None:
     """List every tensor of a training state.
 
     Shows its path, role, device, dtype, shape, bytes, and the tensors that share its storage.
@@ -62,7 +82,29 @@ def survey(target: Target, answer: Answer) -> None:
     objects = target.named()
     from torchmove.chain import survey_named
 
-    answer.tell(survey_named(objects), target.files())
+    found = survey_named(objects)
+    answer.tell(found.select(pattern, sort=sort) if pattern or sort else found, target.files())
+
+
+@click.command(epilog="Example: torchmove summary train.py:build --depth 3 --sort bytes")
+@_TARGET
+@click.option("--depth", type=click.IntRange(min=0), default=2, show_default=True, help="Levels of modules to list.")
+@_FILTER
+@_sort("bytes", "path", "parameters")
+@reporting
+def summary(target: Target, depth: int, pattern: str, sort: Any, answer: Answer) -> None:
+    """Summarize a training state by module.
+
+    Shows parameters, and the size of parameters, buffers, gradients, optimizer state and other tensors. A module
+    includes everything below it. Shared bytes count once.
+
+    TARGET is file.py:function or package.module:function; the function returns the objects.
+    """
+    answer.check(target.files())
+    objects = target.named()
+    from torchmove.chain import survey_named
+
+    answer.tell(survey_named(objects).summary(depth, sort=sort, pattern=pattern), target.files())
 
 
 @click.command(epilog="Example: torchmove plan train.py:build --to cuda --keep 'model.*.table'")
@@ -77,7 +119,7 @@ def survey(target: Target, answer: Answer) -> None:
 @reporting
 @click.pass_context
 def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], answer: Answer) -> None:
-    """Show what a move would do and whether it fits. Moves nothing. Exits with 2 if the move is refused.
+    """Show what a move would do and whether it fits. Moves nothing. Exits with 5 if the move is refused.
 
     TARGET is file.py:function or package.module:function; the function returns the objects.
     """
@@ -85,6 +127,7 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
     objects = target.named()
     from torchmove.chain import plan_named
 
+    check_device(to)
     planned = plan_named(objects, to, keep)
     answer.tell(planned, target.files())
     ctx.exit(FINE if planned.ok else REFUSED)
@@ -92,7 +135,11 @@ def plan(ctx: click.Context, target: Target, to: str, keep: tuple[str, ...], ans
 
 @click.command(epilog="Example: torchmove rehearse train.py:build --to cuda --moved-by to")
 @_TARGET
-@_to(default="cuda", show_default=True, help="The device to simulate. It need not exist.")
+@_to(
+    default="cuda",
+    show_default=True,
+    help="The device to simulate. It need not exist; auto: the accelerator, else cuda.",
+)
 @click.option(
     "--moved-by",
     type=click.Choice(["torchmove", "to"]),
@@ -185,13 +232,14 @@ def _states(target: Target, named: dict[str, Any], names: tuple[str, ...]) -> tu
 _FILE = click.argument("file", type=click.Path(exists=True, path_type=Path))
 
 
-@click.command(epilog="Example: torchmove inspect checkpoint.pt --json")
+@click.command(epilog="Example: torchmove inspect checkpoint.pt --filter 'optimizer.*.step'")
 @_FILE
+@_FILTER
 @reporting
-def inspect(file: Path, answer: Answer) -> None:
+def inspect(file: Path, pattern: str, answer: Answer) -> None:
     """List the tensors of a checkpoint.
 
-    Shows the devices they were saved from, shared storages, and optimizer state.
+    Shows the devices they were saved from, shared storages, optimizer state, and the metadata of a safetensors file.
 
     FILE is a .pt, .pth, .bin or .safetensors file, or the folder or index of a sharded checkpoint. No tensor data is
     loaded and no pickled code is run; whatever torch's weights-only loading refuses is refused here.
@@ -203,19 +251,13 @@ def inspect(file: Path, answer: Answer) -> None:
     with naming(file):
         inputs = files_of(file)
     answer.check(inputs)
-    answer.tell(inspected(file), inputs)
+    contents = inspected(file)
+    answer.tell(contents.select(pattern) if pattern else contents, inputs)
 
 
 @click.command(epilog="Example: torchmove relocate checkpoint.pt --to cpu -o checkpoint-cpu.pt")
 @_FILE
-@click.option(
-    "--to",
-    metavar="DEVICE",
-    default="cpu",
-    show_default=True,
-    shell_complete=devices_like,
-    help="The device that the result loads on.",
-)
+@_to(default="cpu", show_default=True, help="The device that the result loads on; auto: the machine's accelerator.")
 @click.option("-o", "--out", required=True, type=click.Path(), help="The file to write, or the folder if FILE is one.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is a regular file; folders are never replaced.")
 @as_json
@@ -224,10 +266,11 @@ def relocate(file: Path, to: str, out: str, overwrite: bool, as_json: bool) -> N
 
     The result loads on a machine without the device that the checkpoint was saved from. Only the names of devices
     change; the bytes of the tensors are copied unchanged and verified. OUT appears complete or not at all, and FILE is
-    not modified.
+    not modified. What is on the device already is copied unchanged.
     """
     from torchmove.checkpoints.relocating import relocate as relocated
 
+    check_device(to)
     tell(relocated(file, to=to, out=out, overwrite=overwrite), as_json=as_json)
 
 
@@ -258,13 +301,11 @@ def devices(as_json: bool) -> None:
     tell(found(), as_json=as_json)
 
 
-@click.command(epilog="Example: torchmove bench --device cuda:1 --bytes 2GB --json > here.json")
-@click.option(
-    "--device", shell_complete=devices_like, help="The device to move to. Default: the machine's accelerator."
-)
+@click.command(epilog="Example: torchmove bench --to cuda:1 --bytes 2GB --json > here.json")
+@_to(default="auto", show_default=True, help="The device to move to; auto: the machine's accelerator.")
 @click.option("--bytes", "nbytes", type=size, help="Size of the state. Default: one that takes about a minute.")
 @as_json
-def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
+def bench(to: str, nbytes: int | None, as_json: bool) -> None:
     """Measure how fast a training state moves on this machine.
 
     Moves a transformer and its AdamW optimizer to the device and back, in turns: with Module.to and a loop over
@@ -273,7 +314,8 @@ def bench(device: str | None, nbytes: int | None, as_json: bool) -> None:
     """
     from torchmove import bench as measuring
 
-    measured = measuring.measure(device, nbytes, tell=lambda line: click.echo(f"{line} ...", err=True))
+    check_device(to)
+    measured = measuring.measure(to, nbytes, tell=lambda line: click.echo(f"{line} ...", err=True))
     tell(measured, as_json=as_json)
 
 
@@ -327,4 +369,4 @@ def completion(ctx: click.Context, shell: str) -> None:
     say(found(ctx.find_root().command, {}, "torchmove", "_TORCHMOVE_COMPLETE").source())
 
 
-COMMANDS = (survey, plan, rehearse, inspect, relocate, devices, bench, demo, completion)
+COMMANDS = (survey, summary, plan, rehearse, inspect, relocate, devices, bench, demo, completion)

@@ -6,7 +6,7 @@ loss or an output that is kept after backward holds a spent graph, and does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -44,9 +44,18 @@ def in_live_graphs(leaves: Sequence[Tensor], *, besides: Iterable[Tensor] = ()) 
     return suspects & _leaves_of(_ends_of_graphs({id(tensor) for tensor in besides})) if suspects else set()
 
 
+def ends_of_live_graphs(leaves: Iterable[Tensor]) -> list[Tensor]:
+    """The results of computations whose graphs lead to one of those leaves and can still run."""
+    wanted, spent = {id(leaf) for leaf in leaves}, _LeadingTo(_is_freed)
+    leading = _LeadingTo(lambda node: type(node).__name__ == _LEAF_NODE and id(node.variable) in wanted)
+    ends = ((each, graph_of(each)) for each in everything_of(Tensor))
+    with_graphs = [(each, graph) for each, graph in ends if graph not in (None, UNTOLD)]
+    return [each for each, graph in with_graphs if not spent.has(graph) and leading.has(graph)]
+
+
 def with_spent_graphs(results: Iterable[Tensor]) -> set[int]:
     """The ids of those results of computations whose graphs can no longer run backward."""
-    spent = _Spent()
+    spent = _LeadingTo(_is_freed)
     return {id(result) for result in results if spent.has(result.grad_fn)}
 
 
@@ -57,7 +66,7 @@ def _ends_of_graphs(besides: set[int]) -> list[Any]:
 
 def _leaves_of(ends: Iterable[Any]) -> set[int]:
     """The ids of the leaves of all graphs that can still run."""
-    spent = _Spent()
+    spent = _LeadingTo(_is_freed)
     todo = [end for end in ends if not spent.has(end)]
     leaves: set[int] = set()
     seen: set[Any] = set()
@@ -72,10 +81,11 @@ def _leaves_of(ends: Iterable[Any]) -> set[int]:
     return leaves
 
 
-class _Spent:
-    """Which nodes lead to a node that backward has freed. Each node is checked once, even if many graphs lead to it."""
+class _LeadingTo:
+    """Which nodes lead to a node of a kind. Each node is checked once, even if many graphs lead to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_one: Callable[[Any], bool]) -> None:
+        self._is_one = is_one
         self._known: dict[Any, bool] = {}  # holding a node keeps its Python object, and so its id and hash
 
     def has(self, end: Any) -> bool:
@@ -89,7 +99,7 @@ class _Spent:
             if is_second_visit:
                 self._known[node] = self._known[node] or any(self._known[each] for each in before)
                 continue
-            self._known[node] = _is_freed(node)
+            self._known[node] = self._is_one(node)
             todo.append((node, True))
             todo += [(each, False) for each in before]
         return self._known[end]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
+import torch
+from torch import nn
+
+from torchmove.formatting import listed
 from torchmove.planning.plan import Plan
 from torchmove.progress import Stage
 from torchmove.results import Result
@@ -70,6 +74,11 @@ class Receipt(Result):
         return self._leftover.find_holders() if self._leftover is not None else ()
 
     @property
+    def device(self) -> torch.device:
+        """The target of the move: `tm.move(batch, to=receipt.device)` takes a batch to the model."""
+        return self.plan.target
+
+    @property
     def moved_bytes(self) -> int:
         """Number of bytes moved."""
         return self.plan.nbytes
@@ -78,3 +87,28 @@ class Receipt(Result):
     def bytes_per_second(self) -> float:
         """The rate over the whole move."""
         return self.moved_bytes / self.seconds if self.seconds else 0.0
+
+    # A receipt that is used as the model. Type checkers report it themselves.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if "plan" not in vars(self) or not hasattr(nn.Module, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            model = self.plan.inventory.roots[0]
+            fix = f"tm.move({model}, to={_TARGETS[name]!r})" if name in _TARGETS else f"{model}.{name}(...)"
+            raise AttributeError(self._answer(f"has no {name!r}", fix))
+
+        def __getitem__(self, _: object) -> NoReturn:
+            roots = ", ".join(self.plan.inventory.roots)
+            fix = f"receipt = tm.move({roots}, to={str(self.device)!r})"
+            raise TypeError(self._answer("cannot be unpacked or indexed", fix))
+
+        def __call__(self, *_: Any, **__: Any) -> NoReturn:
+            raise TypeError(self._answer("cannot be called", f"{self.plan.inventory.roots[0]}(...)"))
+
+    def _answer(self, problem: str, fix: str) -> str:
+        moved = listed(self.plan.inventory.roots)
+        return f"a Receipt {problem}: tm.move moves the objects themselves, {moved}, and returns a receipt. Fix: {fix}"
+
+
+_TARGETS = {"to": "auto", "to_empty": "auto", "cpu": "cpu", "cuda": "cuda", "xpu": "xpu"}

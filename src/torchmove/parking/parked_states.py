@@ -24,6 +24,7 @@ from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.receipt import Receipt
 from torchmove.parking.arena_movers import IntoArena, OutOfArena
 from torchmove.parking.host_copies import host_copies
+from torchmove.planning.graph_holders import with_graph_holders
 from torchmove.planning.placement import TensorPlaces, keep_of
 from torchmove.planning.plan import Note, Plan, Refusal, Repoint
 from torchmove.planning.planner import Back, make_plan
@@ -31,6 +32,7 @@ from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory, StateTensors
 from torchmove.surveying.paths import given
 from torchmove.surveying.survey import survey_objects
+from torchmove.wrong_calls import answers_wrong_calls
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ class Parked(Result):
 # ---------------------------------------------------------------- park
 
 
+@answers_wrong_calls()
 def park(*objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None, progress: bool = True) -> Parked:
     """Move a state to the host, return its device memory to the driver, and remember its placement.
 
@@ -213,6 +216,7 @@ class parked:  # noqa: N801  # used as a function: `with tm.parked(model):`
         cpu
     """
 
+    @answers_wrong_calls()
     def __init__(
         self, *objects: Any, keep: Sequence[Any] = (), host_bytes: int | None = None, progress: bool = True
     ) -> None:
@@ -255,7 +259,7 @@ def _parking_job(objects: dict[str, Any], keep: Sequence[Any], host_bytes: int |
     if host_bytes is not None and (not isinstance(host_bytes, int) or host_bytes < 0):
         raise ValueError(f"host_bytes must be a number of bytes, not {host_bytes!r}")
     wait_for_freeing()
-    plan = plan_sharded(objects, _CPU, keep, _free_with_arena, rests=True)
+    plan = with_graph_holders(plan_sharded(objects, _CPU, keep, _free_with_arena, rests=True))
     if plan.refusals and _fits_with_kept_memory(plan):
         plan = replace(plan, refusals=tuple(each for each in plan.refusals if each.code != "R042"))
     into_arena = IntoArena(plan.inventory, host_bytes=host_bytes)

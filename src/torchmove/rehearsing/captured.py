@@ -279,7 +279,8 @@ class Captured:
                 self.classes.append(base)
                 for name, value in vars(base).items():
                     self._todo += [value, *_functions_in(value)]
-                    if isinstance(value, _HOLDERS) and not name.startswith("__"):
+                    is_random = type(value).__module__.startswith("numpy.random")
+                    if (isinstance(value, _HOLDERS) or is_random) and not name.startswith("__"):
                         self._hold(f"{base.__name__}.{name}", value)
 
     def _hold(self, name: str, value: Any) -> None:

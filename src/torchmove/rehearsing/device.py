@@ -9,6 +9,7 @@ pass, and during a pass uses six times its output, its input, and twice its weig
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections import defaultdict
@@ -477,6 +478,15 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.find(users_line(), "host", why, f"{users_name(tensor) or name}.cpu()")
         tensor._place = CPU
 
+    def refuse_backward(self, outputs: Sequence[Any], why: str, remedy: str) -> None:
+        """Report a backward pass through these tensors, which a kernel of CUDA refuses and one of the CPU does not."""
+        for each in outputs if self.home.type == "cuda" else ():
+            if isinstance(each, StandIn) and each._place is self.home and each.grad_fn is not None:
+                each.grad_fn.register_prehook(lambda _: self.refused_backward(why, remedy))
+
+    def refused_backward(self, why: str, remedy: str) -> None:
+        self.find(users_line(), "dtype", why, remedy)
+
     def refuse(self, error: Exception) -> NoReturn:
         """Raise an error as torch does."""
         self.refused = Refused(error)
@@ -594,7 +604,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (NotImplementedError, RuntimeError) as error:
             if not schema_of(func).returns:
                 return None  # it only writes, to unknown values
-            if "meta" in str(error).lower() or "data-dependent" in str(error):
+            if _NEEDS_VALUES.search(str(error)):
                 raise CannotGoOn(f"{about.name} depends on a value that shape-only mode does not compute") from None
             raise
 
@@ -616,6 +626,8 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.knows(each)
 
 
+# Not MetaFloatType, torch's name for a tensor in an error about its shape.
+_NEEDS_VALUES = re.compile(r"\bmeta\b|data-dependent", re.IGNORECASE)
 _COPIES = {aten._to_copy, aten.clone, aten.empty_like, aten.zeros_like, aten.ones_like, aten.randn_like}
 _MASKED = {aten.index, aten.index_put, aten.index_put_}
 _PACK = aten._pack_padded_sequence.default

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn, serialization
 
 from torchmove.internals.guards import Undo
-from torchmove.internals.simulation import LOADING, OPENING, SAVING, pytree, zip_writer_of
+from torchmove.internals.simulation import LOADING, OPENING, SAVING, file_systems, pytree, zip_writer_of
 from torchmove.rehearsing.captured import tensors_in
 from torchmove.rehearsing.concurrency import ThreadTracking
 from torchmove.rehearsing.device import CannotGoOn, SimulatedDevice, outside_simulation
@@ -38,16 +39,19 @@ def files(company: ThreadTracking, undo: Undo) -> Iterator[None]:
         for names, over in ((OPENING, own.opening), (SAVING, own.saving), (LOADING, own.loading)):
             for name in names:
                 patches.enter_context(patch.object(serialization, name, over(getattr(serialization, name))))
-        patches.enter_context(patch.object(os, "stat", own.asked(os.stat)))
-        for name in ("remove", "unlink"):
-            patches.enter_context(patch.object(os, name, own.removing(getattr(os, name))))
-        for name in ("rename", "replace"):
-            patches.enter_context(patch.object(os, name, own.renaming(getattr(os, name))))
+        for place, (name, over) in product(file_systems, _file_functions(own).items()):
+            if hasattr(place, name):
+                patches.enter_context(patch.object(place, name, over(getattr(place, name))))
         safetensors = _safetensors()
         for name in ("_flatten", "_flatten_as_ptr", "serialize_file"):
             if hasattr(safetensors, name):
                 patches.enter_context(patch.object(safetensors, name, own.skipping(getattr(safetensors, name))))
         yield
+
+
+def _file_functions(own: _Files) -> dict[str, Callable[..., Callable[..., Any]]]:
+    removing, renaming = own.removing, own.renaming
+    return {"stat": own.asked, "remove": removing, "unlink": removing, "rename": renaming, "replace": renaming}
 
 
 class _Files:
@@ -224,9 +228,14 @@ def _safetensors() -> Any:
 
 
 def _path_of(file: Any) -> str:
-    """The real path of a path or an open file; "" if it has none."""
-    named = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
-    return os.path.realpath(named) if isinstance(named, (str, os.PathLike)) else ""
+    """The real path of a path or an open file; "" if it has none, such as a member of an archive, whatever its name."""
+    if not isinstance(file, (str, os.PathLike)):
+        try:
+            file.fileno()
+        except (AttributeError, OSError, ValueError):
+            return ""
+        file = getattr(file, "name", None)
+    return os.path.realpath(file) if isinstance(file, (str, os.PathLike)) else ""
 
 
 class _SentStorage(NamedTuple):

@@ -289,15 +289,17 @@ def _made(name: str, line: Line, home: torch.device, running: Running | None = N
     if converter is not None:  # torch.FloatTensor(2, 3) calls torch.empty
         return _converted(line, home)
     call, written = running.written() if running is not None else (None, "")
+    what = f"created on cpu by torch.{name} without device="
+    if call is None and len(_calls_in(line.text, {name})) > 1:  # Python 3.10 does not tell which of them it is
+        return Provenance("factory", what, _with_device(None, "", name, home), line)
     if call is None or _called(call) != name:
         call, written = _call_at(line, {name})
     if call is not None and any(each.arg == "generator" for each in call.keywords):
         # With device=, the generator would be on the wrong device.
-        what = f"created on cpu by torch.{name} with a generator on cpu"
-        return Provenance("factory", what, f"{written}.to({name_of(home)})", line)
+        by_generator = f"created on cpu by torch.{name} with a generator on cpu"
+        return Provenance("factory", by_generator, f"{written}.to({name_of(home)})", line)
     if call is None and line.text and not _may_go_on(line.text):
         return _made_inside(f"torch.{name}", line, home)
-    what = f"created on cpu by torch.{name} without device="
     return Provenance("factory", what, _with_device(call, written, name, home), line)
 
 
@@ -442,14 +444,18 @@ def argument_of(line: Line, name: str) -> str:
 
 def _call_in(text: str, names: Container[str]) -> ast.Call | None:
     """The call to a function of one of these names in a line of code."""
+    return next(iter(_calls_in(text, names)), None)
+
+
+def _calls_in(text: str, names: Container[str]) -> list[ast.Call]:
     for code in (text, f"{text}\n    pass", text.rstrip(",")):
         try:
             tree = ast.parse(code)
         except SyntaxError:
             continue
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        return next((node for node in calls if _called(node) in names and not _is_numpys(node)), None)
-    return None
+        return [node for node in calls if _called(node) in names and not _is_numpys(node)]
+    return []
 
 
 def _is_numpys(node: ast.Call) -> bool:
@@ -733,10 +739,20 @@ class Belongings:
         if role == "state":
             what = f"{shown} is on cpu: Module.to does not move optimizer state"
             return Provenance("optimizer", what, f"tm.move(model, optimizer, to={name_of(self.home)})")
+        if kind == "container" and path.how is ATTRIBUTE and role not in ("parameter", "buffer") and holder is not None:
+            return self._of_plain_object(holder, path, shown)
         remedy = _remedy(kind, path)
         if kind == "closure" and shown.isidentifier():
             remedy = f"{shown}.to({name_of(self.home)}) where the function reads it; or tm.move, which moves it"
         return Provenance(kind, f"{shown} is on cpu: {what}", remedy)
+
+    def _of_plain_object(self, holder: Any, path: Path, shown: str) -> Provenance:
+        """The origin of an attribute of an object that is no module; the kind says whether a module holds it."""
+        kind, own = type(holder).__name__, f"self.{path.what}"
+        is_in_module = any(isinstance(_fetched(each, self.roots), nn.Module) for each in path.steps())
+        what = f"{shown} is on cpu: an attribute of {kind}, which is no module: Module.to does not look into it"
+        remedy = f"in {kind}: {own} = {own}.to({name_of(self.home)}); or tm.move, which finds it"
+        return Provenance("container" if is_in_module else "loss", what, remedy)
 
     def _sending(self, path: Path, role: str, steps: list[Path]) -> str:
         """The assignment that moves a tensor, with its module or with all elements of its list or dict."""

@@ -43,7 +43,8 @@ class Rehearsal(Result):
             the device; "limit", something that a rehearsal does not support; "refused", a state that cannot
             be moved.
         stopped: why the step did not finish; "" if it did.
-        stopped_at: the file and line where it stopped.
+        stopped_at: the file and line where it stopped, as text.
+        stopped_in: the same as a path and a number; None if it did not stop at a line.
         values: "real" or "shapes": what the step was computed with, and why.
         assumed: assumptions about the objects and values.
     """
@@ -54,6 +55,7 @@ class Rehearsal(Result):
     stopped: str
     ending: str = "finished"
     stopped_at: str = ""
+    stopped_in: tuple[str, int] | None = None
     values: str = "shapes"
     assumed: tuple[str, ...] = ()
 

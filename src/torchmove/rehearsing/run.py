@@ -63,9 +63,11 @@ from torchmove.rehearsing.restore import (
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.rehearsing.runtime import forget_answers, nothing_traced, remember_shared, take_accelerators, take_chosen
 from torchmove.rehearsing.tensors import CPU, StandIn, generators, leaves, place_of
+from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.paths import Path, names_of
 from torchmove.surveying.survey import survey_objects
+from torchmove.wrong_calls import no_step
 
 MovedBy = Literal["torchmove", "to"]
 Data = Literal["auto", "shapes", "real"]
@@ -78,10 +80,12 @@ _OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or a reh
 _GOES_ON = "a thread of the step was still running when the step ended. Fix: join it in the step"
 _LEAVE_OUT = "rehearse the step without it"
 _SMALL = 64 << 20  # up to this many bytes, data="auto" starts with real values
-# Errors of a torch that was built without the device.
+# Errors of a torch that was built without the device, or whose device is not in this machine.
 _OF_THE_BUILD = re.compile(
     r"'torch\._C' has no attribute '_|requires CUDA support|accelerator device when none is available|dummy base class"
     r"|not (been )?compiled with|without ATen_cuda"
+    r"|Found no NVIDIA driver|driver version is insufficient|no CUDA-capable device|No CUDA GPUs are available"
+    r"|invalid argument to exchangeDevice|plan_cache: expected 0 <= device_index"
 )
 # Errors of torch's C++ about what a stand-in lacks.
 _OF_THE_SIMULATION = re.compile(
@@ -138,7 +142,7 @@ def rehearse(
         *objects: its arguments; stand-ins replace their tensors during the rehearsal. Modules, optimizers and objects
             that hold them start on the device; tensors, containers of tensors and objects without parameters, such as
             a batch, start on the CPU.
-        to: the device; this machine need not have it.
+        to: the device; this machine need not have it. "auto": the machine's accelerator, else "cuda".
         moved_by: "torchmove" places the state as tm.move does, "to" as Module.to does.
         data: "real" computes with real values, "shapes" with shapes only; "auto" uses real values for a small state,
             and for a large one if the step branches on a value and memory suffices.
@@ -165,6 +169,8 @@ def rehearse(
         >>> found.ok, found.findings[0].kind, found.findings[0].remedy
         (False, 'input', 'batch = batch.to("cuda")')
     """
+    if not callable(step) or isinstance(step, Result) or (isinstance(step, nn.Module) and not objects):
+        raise no_step(step)
     options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
     return rehearse_for(step, objects, options, frame(0).f_back)
 
@@ -230,7 +236,9 @@ def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
 
 
 def home_of(to: str | torch.device) -> torch.device:
-    """The device, with its index."""
+    """The device, with its index. "auto": the machine's accelerator, where there is none a GPU."""
+    if to == "auto":
+        to = torch.accelerator.current_accelerator(check_available=True) or "cuda"
     try:
         device = torch.device(to)
     except RuntimeError:
@@ -352,6 +360,7 @@ class _Rehearsing:
             stopped=self.stopped,
             ending=self.ending,
             stopped_at="" if self.stopped_at is None else str(self.stopped_at),
+            stopped_in=None if self.stopped_at is None else (self.stopped_at.file, self.stopped_at.number),
             values=self.values,
             assumed=(*self.assumed, *guessed),
         )

@@ -1,4 +1,4 @@
-"""Reports of the results of the chain: Inventory, Plan, Receipt and Verdict."""
+"""Reports of the results of the chain: Plan, Receipt and Verdict."""
 
 from __future__ import annotations
 
@@ -8,75 +8,13 @@ from typing import Any
 
 from torchmove.errors import lines_by_reason
 from torchmove.formatting import counted, listed, readable_bytes, readable_seconds
-from torchmove.internals.storages import shape_of
 from torchmove.moving.receipt import Receipt
-from torchmove.planning.plan import MemoryNeed, Move, Plan, Refusal, Stay
+from torchmove.planning.plan import MemoryNeed, Move, Note, Plan, Refusal, Stay
 from torchmove.progress import Stage, stages_facts
 from torchmove.reporting import Report, report
 from torchmove.reporting.drawing import DrawnState, drawn, with_moves, with_places
 from torchmove.reporting.page import Figure, Page, Point, Points, Sheet, SizeBar, Table, Timeline, first_of, table
-from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.verifying.verify import Finding, Verdict
-
-
-class InventoryReport(Report[Inventory]):
-    def sheet(self) -> Sheet:
-        places = listed([f"{readable_bytes(size)} on {device}" for device, size in self.result.devices().items()])
-        count = f"{counted(len(self.result.tensors), 'tensor')} in {counted(len(self.result.storages), 'storage')}"
-        rows = (self._row(entry) for entry in self.result.tensors)
-        columns = ("path", "role", "device", "dtype", "shape", "bytes", "shares with")
-        return Sheet(
-            f"{listed(self.result.roots)}: {count}" + (f", {places}" if places else ""),
-            first_of([f"{found.code}  {path}: {found.why}" for path, _, found in self.result.diagnostics]),
-            (table("tensors", columns, rows, total=len(self.result.tensors)),),
-        )
-
-    def page(self) -> Page:
-        figures = [
-            Figure("tensors", f"{len(self.result.tensors):,}", f"in {counted(len(self.result.storages), 'storage')}"),
-            *(Figure(f"on {device}", readable_bytes(size)) for device, size in self.result.devices().items()),
-        ]
-        found = (Point(each.code, str(path), each.why, each.remedy) for path, _, each in self.result.diagnostics)
-        points = (Points("Diagnostics", tuple(found)),)
-        return Page(
-            "Inventory", listed(self.result.roots), figures=tuple(figures), points=points, state=drawn(self.result)
-        )
-
-    def _row(self, entry: StateTensor) -> tuple[object, ...]:
-        # Not the paths in an optimizer's param_groups: nearly every parameter has one.
-        also = [
-            path for path in self.result.other_paths.get(id(entry.tensor), ()) if "param_groups" not in path.names()
-        ]
-        shares = [*self.result.sharing(entry), *(f"is {path}" for path in also[:2])]
-        left_out = len(shares[2:]) + len(also[2:])
-        shown = ", ".join(map(str, shares[:2])) + (f" (+{left_out})" if left_out else "")
-        dtype = str(entry.tensor.dtype).removeprefix("torch.")
-        return entry.path, entry.role, entry.device, dtype, tuple(shape_of(entry.tensor)), entry.nbytes, shown
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "roots": list(self.result.roots),
-            "tensors": [self._tensor_facts(entry) for entry in self.result.tensors],
-            "storages": [
-                {"device": str(storage.device), "bytes": storage.nbytes, "tensors": list(storage.indices)}
-                for storage in self.result.storages
-            ],
-            "devices": {str(device): size for device, size in self.result.devices().items()},
-            "device_values": [{"path": str(v.path), "value": str(v.value)} for v in self.result.device_values],
-            "diagnostics": [{"path": str(path), **found._asdict()} for path, _, found in self.result.diagnostics],
-        }
-
-    def _tensor_facts(self, entry: StateTensor) -> dict[str, Any]:
-        return {
-            "path": str(entry.path),
-            "also": [str(path) for path in self.result.other_paths.get(id(entry.tensor), ())],
-            "role": entry.role,
-            "device": str(entry.device),
-            "dtype": str(entry.tensor.dtype).removeprefix("torch."),
-            "shape": list(shape_of(entry.tensor)),
-            "bytes": entry.nbytes,
-            "requires_grad": entry.tensor.requires_grad,
-        }
 
 
 class PlanReport(Report[Plan]):
@@ -132,12 +70,11 @@ class PlanReport(Report[Plan]):
         )
 
     def notes(self) -> tuple[Points, ...]:
-        notes = (Point(note.code, note.path, note.why) for note in self.result.notes)
         points = (
             Point("", str(point.value.path), f"{point.value.value!s} to {point.new!s}")
             for point in self.result.repoints
         )
-        return Points("Notes", tuple(notes)), Points("Remembered devices that change", tuple(points))
+        return _note_points(self.result.notes), Points("Remembered devices that change", tuple(points))
 
     def page_tables(self) -> tuple[Table, ...]:
         rows = [
@@ -149,7 +86,7 @@ class PlanReport(Report[Plan]):
 
     def drawn(self) -> DrawnState:
         """The tensors before and after the move."""
-        state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"))
+        state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"), opened=1)
         return with_moves(state, self.result.moves.indices(), self.result.reasons)
 
     def _row(self, move: Move) -> tuple[object, ...]:
@@ -164,13 +101,13 @@ class PlanReport(Report[Plan]):
             "dtype": None if self.result.dtype is None else str(self.result.dtype).removeprefix("torch."),
             "memory_format": str(self.result.memory_format).removeprefix("torch."),
             "ok": self.result.ok,
-            "bytes": self.result.nbytes,
+            "nbytes": self.result.nbytes,
             "moves": [
                 {
                     "paths": [str(entries[index].path) for index in move.storage.indices],
                     "from": str(move.storage.device),
                     "to": str(move.target),
-                    "bytes": move.storage.nbytes,
+                    "nbytes": move.storage.nbytes,
                 }
                 for move in self.result.moves
             ],
@@ -197,6 +134,10 @@ def stays_figure(stays: Sequence[Stay]) -> Figure:
     return Figure("stays", readable_bytes(sum(stay.nbytes for stay in stays)), counted(len(stays), "tensor"))
 
 
+def _note_points(notes: Sequence[Note]) -> Points:
+    return Points("Notes", tuple(Point(note.code, note.path, note.why) for note in notes))
+
+
 def _refusal_point(refusal: Refusal) -> Point:
     return Point(refusal.code, refusal.path, refusal.why, refusal.remedy)
 
@@ -220,16 +161,20 @@ def stays_table(
 
 
 def stays_facts(stays: Sequence[Stay]) -> list[dict[str, Any]]:
-    return [{"path": str(stay.path), "bytes": stay.nbytes, "why": stay.why} for stay in stays]
+    return [{"path": str(stay.path), "nbytes": stay.nbytes, "why": stay.why} for stay in stays]
 
 
 class VerdictReport(Report[Verdict]):
+    def is_small(self, page: Page) -> bool:
+        return self.result.ok or super().is_small(page)
+
     def sheet(self) -> Sheet:
         count = f"{counted(self.result.tensors, 'tensor')} checked for {', '.join(self.result.checked)}"
         if self.result.ok:
-            return Sheet(f"Verified: {count}" if self.result.tensors else "No tensors found: nothing to verify")
+            title = f"Verified: {count}" if self.result.tensors else "No tensors found: nothing to verify"
+            return Sheet(title, first_of(self.result.notes))
         title = f"Verification failed: {counted(len(self.result.findings), 'problem')} ({count})"
-        return Sheet(title, first_of(lines_by_reason(self.result.findings)))
+        return Sheet(title, (*first_of(lines_by_reason(self.result.findings)), *first_of(self.result.notes)))
 
     def page(self) -> Page:
         figures = (
@@ -239,12 +184,12 @@ class VerdictReport(Report[Verdict]):
         findings = Points("Problems", tuple(map(_finding_point, self.result.findings)), "bad")
         state = drawn(self.result.seen) if self.result.seen is not None else None
         if state is not None and self.result.placement:
-            state = with_places(state, self.result.placement, ("is", "should be"))
+            state = with_places(state, self.result.placement, ("is", "should be"), opened=0)
         count = counted(len(self.result.findings), "problem")
         title = (
             f"Verified: {counted(self.result.tensors, 'tensor')}" if self.result.ok else f"Verification failed: {count}"
         )
-        return Page("Verdict", title, figures=figures, points=(findings,), state=state)
+        return Page("Verdict", title, figures=figures, points=(findings, _note_points(self.result.notes)), state=state)
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -252,6 +197,7 @@ class VerdictReport(Report[Verdict]):
             "checked": list(self.result.checked),
             "tensors": self.result.tensors,
             "findings": [finding._asdict() for finding in self.result.findings],
+            "notes": [note._asdict() for note in self.result.notes],
         }
 
 
@@ -348,7 +294,7 @@ class ReceiptReport(Report[Receipt]):
             "seconds": self.result.seconds,
             "bytes_per_second": self.result.bytes_per_second,
             "stages": stages_facts((*self.result.plan.stages, *self.result.stages)),
-            "held": [{"path": str(path), "bytes": nbytes, "by": by} for path, nbytes, by in self.result.held],
+            "held": [{"path": str(path), "nbytes": nbytes, "by": by} for path, nbytes, by in self.result.held],
             "verdict": report(self.result.verdict).facts() if self.result.verdict is not None else None,
             "plan": report(self.result.plan).facts(),
         }

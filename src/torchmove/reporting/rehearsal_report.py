@@ -68,6 +68,14 @@ class RehearsalReport(Report[Rehearsal]):
             bars=(SizeBar(self._of_peak(), tuple(self.result.peak.items())),),
         )
 
+    def _stopped_facts(self) -> dict[str, Any] | None:
+        if not self.result.stopped:
+            return None
+        file, line = self.result.stopped_in or (None, None)
+        lines = [each.strip() for each in self.result.stopped.splitlines()]
+        reason = "\n".join(lines[1:] if lines[0].startswith("stopped at ") and lines[1:] else lines)
+        return {"reason": reason, "file": file, "line": line, "kind": self.result.ending}
+
     def facts(self) -> dict[str, Any]:
         return {
             "device": str(self.result.device),
@@ -76,8 +84,7 @@ class RehearsalReport(Report[Rehearsal]):
             "findings": [finding._asdict() for finding in self.result.findings],
             "peak_bytes": self.result.peak_bytes,
             "peak": self.result.peak,
-            "stopped": self.result.stopped,
-            "stopped_at": self.result.stopped_at,
+            "stopped": self._stopped_facts(),
             "values": self.result.values,
             "assumed": list(self.result.assumed),
         }

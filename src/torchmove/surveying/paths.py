@@ -9,7 +9,6 @@ prints.
 from __future__ import annotations
 
 import gc
-import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchmove.internals.frames import callers_frame, variables_of
 from torchmove.results import Result
 
 ROOT = "root"
@@ -306,7 +306,7 @@ _NOT_HOLDERS = (Iterator, KeysView, ValuesView, ItemsView, Result, type, str, by
 def given(objects: Sequence[Any]) -> dict[str, Any]:
     """The objects, by the names that the caller of the public function has for them."""
     check(objects)
-    return names_of(objects, inspect.currentframe().f_back.f_back)  # type: ignore[union-attr]
+    return names_of(objects, callers_frame())
 
 
 def check(objects: Collection[Any]) -> None:
@@ -354,13 +354,8 @@ def _once(objects: Sequence[Any]) -> Iterable[Any]:
 
 def _variables(frame: FrameType) -> dict[int, str]:
     """The caller's names for objects, by their ids; local names take precedence over global ones."""
-    scope = frame.f_locals
-    names = {id(value): name for name, value in (*frame.f_globals.items(), *scope.items()) if not name.startswith("_")}
-    # Before Python 3.13, the locals of a function are a copy that stays with its frame, and would keep the values of
-    # all its variables alive.
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(scope) is dict:
-        scope.clear()
-    return names
+    variables = (*frame.f_globals.items(), *variables_of(frame).items())
+    return {id(value): name for name, value in variables if not name.startswith("_")}
 
 
 def _by_kind(value: Any) -> str:

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torchmove.devices import is_same_device
 from torchmove.errors import VerificationError
 from torchmove.planning.placement import Keep
-from torchmove.planning.plan import Plan
+from torchmove.planning.plan import Note, Plan
 from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.surveying.paths import ATTRIBUTE, CALL
@@ -45,6 +45,7 @@ class Verdict(Result):
         tensors: number of tensors checked.
         checked: the checks that were made.
         findings: the problems found, each with `code`, `path`, `why` and `remedy`.
+        notes: what belongs to the state and was not given, each with `code`, `path` and `why`.
     """
 
     tensors: int
@@ -52,6 +53,7 @@ class Verdict(Result):
     findings: tuple[Finding, ...]
     seen: Inventory | None = None  # the inventory that was checked, without the tensors
     placement: Sequence[torch.device] = ()  # the expected device of each tensor, if known
+    notes: tuple[Note, ...] = ()
 
     @property
     def ok(self) -> bool:
