@@ -114,6 +114,7 @@ def program(tmp_path: Path) -> Path:
     return tmp_path / "program.py"
 
 
+@pytest.mark.slow
 def test_all_of_it_works_without_what_only_posix_has(program):
     command = [sys.executable, "-W", "ignore", program.name]
     ran = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, check=False)

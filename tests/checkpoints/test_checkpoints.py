@@ -67,7 +67,7 @@ def test_contents_print_in_a_terminal_and_a_notebook_and_turn_into_json(tmp_path
     contents = inspect(save(tmp_path / "a.pt", training()))
     assert "9 tensors in 8 storages" in str(contents)
     assert "optimizer ['optimizer']: 2 parameters; state: step 8 B" in str(contents)
-    assert contents._repr_html_().startswith("<iframe ")
+    assert contents._repr_html_().startswith("<div><strong>")
     facts = json.loads(contents.to_json())
     assert facts["devices"] == {"cuda:0": contents.nbytes}
     assert facts["tensors"][0]["path"] == "['model']['0.weight']"

@@ -22,7 +22,8 @@ import torchmove as tm
 from torchmove import bench, cli
 from torchmove import results as html
 from torchmove.checkpoints import atomic_writes
-from torchmove.cli import commands, output, targets
+from torchmove.cli import output, targets
+from torchmove.formatting import bytes_of
 
 PROGRAM = """
 import torch
@@ -873,11 +874,11 @@ def test_the_demo_prints_its_steps_and_leaves_no_files(folder):
     [("4096", 4096), ("500MB", 500_000_000), ("1.5gb", 1_500_000_000), ("2GiB", 2 << 30), ("3 k", 3000)],
 )
 def test_a_size_reads_as_it_is_written(text, nbytes):
-    assert commands.size(text) == nbytes
+    assert bytes_of(text, "--bytes ") == nbytes
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "1XB"])
 def test_what_is_not_a_size_is_said(text):
     ran = run("bench", "--bytes", text)
     assert ran.exit_code == output.MISTYPED
-    assert "is not a size. Fix: --bytes 500MB" in ran.stderr
+    assert "is not a size. Fix: 500MB" in ran.stderr

@@ -19,8 +19,6 @@ from torch.nn import functional
 import torchmove as tm
 from torchmove.testing import assert_movable
 
-pytest_plugins = ["torchmove.pytest_plugin"]
-
 
 class Net(nn.Module):
     def __init__(self) -> None:

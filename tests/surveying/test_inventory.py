@@ -79,6 +79,9 @@ def test_an_unknown_path_of_a_large_state_is_an_error_too():
     model.table = {f"row {index}": torch.zeros(1) for index in range(6000)}
     with pytest.raises(KeyError, match=r"no tensor at 'model\.missing'"):
         tm.survey(model)["model.missing"]
+    large = tm.survey(nn.Sequential(*(nn.Linear(1, 1) for _ in range(2000))))
+    with pytest.raises(KeyError, match=r"Did you mean 'model\.1999\.weight'"):
+        large["model.1999.wieght"]
 
 
 @pytest.mark.parametrize(

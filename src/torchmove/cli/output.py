@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -163,7 +164,7 @@ class Commands(click.Group):
         return list(self.commands)  # in the order of definition, not alphabetical
 
     def make_context(self, info_name: str | None, args: list[str], *given: Any, **extra: Any) -> click.Context:
-        in_json = "--json" in args
+        in_json = _in_json(args)
         try:
             return super().make_context(info_name, args, *given, **extra)
         except click.UsageError as error:
@@ -176,7 +177,7 @@ class Commands(click.Group):
             raise CommandFailed(described(error)) from None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_JSON] = "--json" in args  # also if the rest of the command cannot be parsed
+        ctx.meta[_JSON] = _in_json(args)  # also if the rest of the command cannot be parsed
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -198,9 +199,16 @@ class Commands(click.Group):
             raise ending from None
 
 
+def _in_json(args: list[str]) -> bool:
+    own = args[: args.index("--")] if "--" in args else args  # the rest are arguments of a script
+    return "--json" in own or "--format=json" in own or ("--format", "json") in pairwise(own)
+
+
 def _usage_error(error: click.UsageError) -> CommandMistyped:
     command = error.ctx.command_path if error.ctx else "torchmove"
     message = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(error, click.NoSuchOption) and command.endswith(" rehearse"):
+        message += f". Fix: see {command} --help; options of a script come after --: train.py -- {error.option_name}"
     return CommandMistyped(message if "Fix: " in message else f"{message}. Fix: see {command} --help")
 
 
@@ -274,6 +282,25 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_answer
 
 
+def _format(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    del param
+    if value in ("github", "sarif") and ctx.meta[_JSON]:
+        raise click.BadParameter(f"{value} and --json both write to stdout. Fix: leave one of them out")
+    return value
+
+
+# For results with lines of code. --json is short for --format json.
+as_format = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "json", "github", "sarif"]),
+    default="text",
+    show_default=True,
+    callback=_format,
+    help="Print text, JSON, GitHub annotations, or SARIF 2.1.0 for code scanning.",
+)
+
+
 def devices_like(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Device names for shell completion."""
     del ctx, param
@@ -291,19 +318,30 @@ class Answer(NamedTuple):
     as_html: bool
     page: PageFile | None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is JSON or a page, which have everything."""
+        return self.as_json or self.as_html or self.page is not None
+
     def check(self, inputs: Collection[Path]) -> None:
         """Refuse a page that cannot be written, before the command runs. `inputs`: the files that the command reads."""
         if self.page is not None:
             self.page.check(inputs)
 
-    def tell(self, result: Result, inputs: Collection[Path]) -> None:
+    def tell(self, result: Result, inputs: Collection[Path], format_: str = "text") -> None:
         if self.page is not None:
             self.page.write(result.to_html(), inputs)
             click.echo(f"wrote {os.path.relpath(self.page.path)}", err=True)
+        if self.as_html and format_ != "text":
+            raise click.UsageError("--html - and --format both write to stdout. Fix: --html report.html")
         if self.as_html:
             say(result.to_html())
+        elif format_ in ("github", "sarif"):
+            from torchmove.reporting import line_formats
+
+            say(getattr(line_formats, format_)(result))
         else:
-            tell(result, as_json=self.as_json)
+            tell(result, as_json=self.as_json or format_ == "json")
 
 
 def tell(result: Result, *, as_json: bool) -> None:

@@ -50,7 +50,7 @@ from torchmove.rehearsing.operators import (
     strays,
     without_bytes,
 )
-from torchmove.rehearsing.origins import bare_root, converted, factory, name_of, not_sent, outsider, users_name
+from torchmove.rehearsing.origins import bare_root, converted, copied, factory, name_of, not_sent, outsider, users_name
 from torchmove.rehearsing.provenance import Line, Origin, called_by_user, users_line
 from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves, mapped, on_the_cpu, place_of_generator
 
@@ -65,6 +65,14 @@ class CannotGoOn(Exception):
 
 class NotFollowed(Exception):
     """The step does something that a rehearsal does not support."""
+
+
+class Unfinished(BaseException):
+    """A script did not get to the end of its steps in time; with a remedy. No `except Exception` of it catches this."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why)
+        self.remedy = remedy
 
 
 class NotOnDevice(TypeError):
@@ -277,6 +285,9 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def outsider(self, tensor: Tensor) -> Origin:
         _, name = self.parted.get(id(tensor), (None, None))
         return outsider(tensor, self.home) if name is None else not_sent(name.text, name.owner, self.home)
+
+    def origin_of_copy(self, copy: StandIn) -> Origin | None:
+        return None if copy._origin is None else copied(self, copy._origin)
 
     def itself(self, tensor: Tensor, place: torch.device | None = None, origin: Origin | None = None) -> Itself:
         """The record of a tensor that stays a real tensor."""
@@ -622,6 +633,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 key = storage._cdata
                 with outside_simulation():
                     self.unknown[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+                    self.meter.replace(storage, self.unknown[key].untyped_storage())
                 weakref.finalize(storage, self.unknown.pop, key, None)
                 self.knows(each)
 
@@ -752,6 +764,13 @@ class Meter:
         self._count += 1
         self._living[key] = seen
         self._log.append((seen.number, seen.nbytes))
+
+    def replace(self, storage: Any, other: Any) -> None:
+        """Follow another storage from now on, which simulates the same memory."""
+        before = self._living.pop(storage._cdata, None)
+        if before is not None:
+            seen = self._living[other._cdata] = _Seen(other, _gone)
+            seen.key, seen.meter, seen.number, seen.nbytes = other._cdata, self, before.number, before.nbytes
 
     def take(self, nbytes: int) -> None:
         """Log memory that is allocated and freed at once."""

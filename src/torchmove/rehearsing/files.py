@@ -20,6 +20,7 @@ from torch import Tensor, nn, serialization
 
 from torchmove.internals.guards import Undo
 from torchmove.internals.simulation import LOADING, OPENING, SAVING, file_systems, pytree, zip_writer_of
+from torchmove.rehearsing import file_overlay
 from torchmove.rehearsing.captured import tensors_in
 from torchmove.rehearsing.concurrency import ThreadTracking
 from torchmove.rehearsing.device import CannotGoOn, SimulatedDevice, outside_simulation
@@ -72,6 +73,8 @@ class _Files:
                 if self.written[path] is None:
                     raise CannotGoOn(f"this line reads {os.path.basename(path)}, which the step saved without values")
                 return open_now(io.BytesIO(self.written[path] or b""), *mode)
+            if file_overlay.is_active() and path and os.path.isfile(path) and not os.path.getsize(path):
+                raise CannotGoOn(f"this reads {os.path.basename(path)}, which the script has saved")
             return open_now(file, *mode)
 
         return opened
@@ -96,7 +99,11 @@ class _Files:
         return saved
 
     def _keep(self, path: str, content: bytes | None) -> None:
-        self.written[path] = content
+        if file_overlay.is_active():
+            with open(path, "wb") as file:  # an empty one, if the values are unknown
+                file.write(content or b"")
+        else:
+            self.written[path] = content
         self.stage.not_written.add(os.path.basename(path))
 
     def _content(self, save: Callable[..., None], what: Any, pickle: Any, options: tuple[Any, ...]) -> bytes | None:

@@ -284,6 +284,18 @@ def factory(stage: Any, name: str, line: Line) -> Origin:
     return Origin(lambda origin: _built(module, origin, made_at, home), stage.root("built", id(module)))
 
 
+def copied(stage: Any, origin: Origin) -> Origin:
+    """The origin of a weight that `copy.deepcopy` has made of one with this origin."""
+    if not any(root is origin.root for cause, root in stage.roots.items() if cause[0] == "built"):
+        return origin
+    line, home = users_line(), stage.home
+    what = "a copy that was made on cpu here and not moved"
+    return Origin(
+        lambda _: Provenance("factory", what, _module_moved(line.text, "deepcopy", home), line),
+        stage.root("copied", line),
+    )
+
+
 def _made(name: str, line: Line, home: torch.device, running: Running | None = None) -> Provenance:
     converter = None if _call_in(line.text, {name}) else _call_in(line.text, _CONVERTERS)
     if converter is not None:  # torch.FloatTensor(2, 3) calls torch.empty
@@ -330,7 +342,8 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
         return Provenance("container", what, "use nn.ModuleList or nn.ModuleDict; or tm.move, which moves it")
     devices = {each.device for each in parameters_in(module)}
     if devices == {home}:  # the module was moved without this tensor
-        if not any(each is tensor for each in held([module], Tensor, closed=())):
+        tensor = _held_by(module, tensor, origin)
+        if tensor is None:
             what = f"a copy of a tensor of {kind}, created on cpu before {kind} was moved"
             return Provenance(
                 "factory", what, f"create it after {kind} was moved, or move it with .to({name_of(home)})", line
@@ -346,6 +359,21 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
     name = "" if _call_in(line.text, {kind}) else users_name(module)
     remedy = f"{name} = {name}.to({name_of(home)})" if name else _module_moved(line.text, kind, home)
     return Provenance("factory", what, remedy, line)
+
+
+def _held_by(module: nn.Module, tensor: Any, origin: Origin) -> Any:
+    """The tensor itself if the module holds it; else the one that it is a view of or computed from."""
+    inside = [each for each in held([module], Tensor, closed=()) if isinstance(each, Tensor)]
+    storage = _storage_of(tensor)
+    for is_it in (
+        lambda each: each is tensor,
+        lambda each: storage is not None and _storage_of(each) == storage,
+        lambda each: getattr(each, "_origin", None) is origin,
+    ):
+        found = next(filter(is_it, inside), None)
+        if found is not None:
+            return found
+    return None
 
 
 def _contained_module(module: nn.Module, tensor: Any) -> str:

@@ -42,7 +42,9 @@ class PlanReport(Report[Plan]):
         if plan.converts and all(home == target for home, target in plan.moves.ways):
             return f"{roots}: {'cannot' if plan.refusals else 'would'} be converted to {plan.converts}"
         converted = f" as {plan.converts}" if plan.converts else ""
-        return f"{roots}: {'cannot' if plan.refusals else 'would'} move to {plan.destination}{converted}"
+        assumed = plan.assumed_bytes
+        there = "" if assumed is None else f" (assumed, with {readable_bytes(assumed)} free)"
+        return f"{roots}: {'cannot' if plan.refusals else 'would'} move to {plan.destination}{there}{converted}"
 
     def repointed(self) -> tuple[str, ...]:
         return first_of(
@@ -97,6 +99,7 @@ class PlanReport(Report[Plan]):
         entries = self.result.inventory.tensors
         return {
             "target": str(self.result.target),
+            "assumed_bytes": self.result.assumed_bytes,
             "devices": [str(device) for device in self.result.devices or (self.result.target,)],
             "dtype": None if self.result.dtype is None else str(self.result.dtype).removeprefix("torch."),
             "memory_format": str(self.result.memory_format).removeprefix("torch."),

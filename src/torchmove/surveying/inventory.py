@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
-from itertools import chain, pairwise, repeat
+from itertools import chain, islice, pairwise, repeat
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import torch
@@ -443,13 +443,12 @@ class Inventory(Result):
         spellings = [(texts_of(path), index) for path, index in paths]
         places: dict[str, int] = {}
         for number in range(4):
-            found: defaultdict[str, set[int]] = defaultdict(set)
+            found: dict[str, int] = {}
             for texts, index in spellings:
-                found[texts[number]].add(index)
-            for text, indices in found.items():
-                if len(indices) == 1:
-                    places.setdefault(text, *indices)
-        return places
+                if found.setdefault(texts[number], index) != index:
+                    found[texts[number]] = _SEVERAL
+            places = found | places
+        return {text: index for text, index in places.items() if index != _SEVERAL}
 
     @cached_property
     def other_paths(self) -> Mapping[int, list[Path]]:
@@ -572,14 +571,16 @@ class Selection(Result):
         return self.inventory.tensors[self.indices[which]]
 
 
+_SEVERAL = -1  # instead of an index
 _MOST_COMPARED = 5_000  # comparing every path of a large state takes seconds
 
 
 def _unknown(text: str, known: Mapping[str, int]) -> str:
     """The message for a path that leads to no tensor, with those that look like it."""
-    last = text.rpartition(".")[2]
     candidates = list(known)
     if len(candidates) > _MOST_COMPARED:
-        candidates = [each for each in candidates if each.rpartition(".")[2] == last][:_MOST_COMPARED]
+        before, _, last = text.rpartition(".")
+        near = (each for each in candidates if each.startswith(f"{before}.") or each.endswith(f".{last}"))
+        candidates = list(islice(near, _MOST_COMPARED))
     close = get_close_matches(text, candidates)
     return f"no tensor at {text!r}" + (f". Did you mean {' or '.join(map(repr, close))}?" if close else "")
