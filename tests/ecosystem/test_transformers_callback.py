@@ -212,7 +212,8 @@ def test_what_is_on_another_device_when_training_starts_is_an_error(tmp_path, tw
     trainer = with_table(trainer_for(tmp_path, "twin:0", TorchmoveCallback()))
     with pytest.raises(tm.VerificationError) as error:
         trainer.train()
-    assert [(each.code, each.path) for each in error.value.verdict.findings] == [("V401", "model.transformer.table")]
+    assert [each.code for each in error.value.verdict.findings] == ["V401"]
+    assert error.value.verdict.findings[0].path.endswith(".transformer.table")
     tm.move(trainer.model, to="twin:0")
     assert trainer.train().global_step == 4
 
@@ -232,7 +233,7 @@ def test_what_may_be_elsewhere_is_no_error(options, tmp_path, twin):
 
 def test_a_warning_instead_of_an_error(tmp_path, twin):
     trainer = with_table(trainer_for(tmp_path, "twin:0", TorchmoveCallback(verify="warn")))
-    with pytest.warns(UserWarning, match=r"V401 model\.transformer\.table"):
+    with pytest.warns(UserWarning, match=r"V401 \w+\.transformer\.table"):
         trainer.train()
 
 

@@ -163,3 +163,12 @@ def test_without_park_during_no_optimizer_is_parked(twin):
     loop = Loop("twin:0", park_during=None)
     loop._park_optimizers([loop.optimizer])
     assert {each.device.type for each in loop.tensors()} == {"twin"}
+
+
+def test_what_was_not_given_and_is_left_behind_is_logged(twin):
+    loop = Loop("cpu")
+    tm.move(loop.model, to="twin:0")
+    loop._verify_start(loop.model, on=torch.device("twin:0"))
+    assert loop.lines[0] == "torchmove: verified: 8 tensors on twin:0"
+    assert [line[:15] for line in loop.lines[1:]] == ["torchmove: N070"]
+    assert "AdamW" in loop.lines[1]

@@ -74,6 +74,8 @@ class TrainingStateCallback:
             warnings.warn(str(verdict), stacklevel=2)
         else:
             self._log(f"torchmove: verified: {counted(verdict.tensors, 'tensor')} on {on}")
+        for note in verdict.notes:  # about what was not given
+            self._log(f"torchmove: {note}")
 
     def _park_optimizers(self, optimizers: Sequence[Any]) -> None:
         """Park optimizer state. The parameters stay: a validation runs the model."""
