@@ -4,8 +4,12 @@ BIN := .venv/bin
 HAS_GPU := $(BIN)/python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"
 READY := .venv/ready
 DOCS_READY := .venv/docs-ready
+DIST_READY := .venv/dist-ready
 ECOSYSTEM := .venv-ecosystem/bin
 ECOSYSTEM_READY := .venv-ecosystem/ready
+VERSION ?= 2.13.0
+TORCH := .venv-torch-$(VERSION)/bin
+TORCH_READY := .venv-torch-$(VERSION)/ready
 LIBRARIES := torchvision transformers peft accelerate lightning torchmetrics bitsandbytes torchao tensordict \
 	torch_geometric gpytorch ema-pytorch torch-ema timm e3nn heavyball segmentation_models_pytorch
 LIBRARIES += pytorch_optimizer schedulefree prodigyopt dadaptation galore-torch torchzero grokadamw lion-pytorch \
@@ -17,7 +21,7 @@ LIBRARIES_ALONE := mace-torch torchrl ultralytics ultralytics-thop
 LIBRARIES += ase matscipy h5py prettytable lmdb orjson python-hostlist
 LIBRARIES += hoptorch opencv-python-headless matplotlib polars
 
-.PHONY: demo test test-all test-browser test-ecosystem zoo check docs bench clean
+.PHONY: demo test test-all test-browser test-ecosystem test-torch zoo check dist docs bench clean
 
 demo: $(READY)
 	$(BIN)/python examples/nested_model.py
@@ -46,6 +50,10 @@ test-ecosystem: $(ECOSYSTEM_READY)
 	HF_HUB_OFFLINE=1 $(ECOSYSTEM)/python -m pytest -n 2 -m "not cuda" tests/ecosystem
 	HF_HUB_OFFLINE=1 $(ECOSYSTEM)/python -m pytest -n 2 -m cuda tests/ecosystem
 
+# The quick tier with another version of torch: make test-torch VERSION=2.15.0 PYTHON=python3.13
+test-torch: $(TORCH_READY)
+	OMP_NUM_THREADS=1 $(TORCH)/python -m pytest -n 2 --quick -m "not cuda"
+
 zoo: $(ECOSYSTEM_READY)
 	$(ECOSYSTEM)/python benchmarks/zoo.py
 
@@ -56,6 +64,13 @@ check: $(READY)
 	$(BIN)/python -m pytest tests/test_shape.py -q
 
 # Not --quiet: it would silence the warnings, and with them the strictness. NO_MKDOCS_2_WARNING is an advertisement.
+# The sdist and the wheel, in dist/, and their checks.
+dist: $(DIST_READY)
+	rm -rf dist
+	$(BIN)/python -m build --quiet --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+	DISTRIBUTIONS=dist $(BIN)/python -m pytest -q tests/test_install.py
+
 docs: $(DOCS_READY)
 	$(BIN)/python docs/codes.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -65,7 +80,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/speed.py --write
 
 clean:
-	rm -rf .venv .venv-ecosystem build
+	rm -rf .venv .venv-ecosystem .venv-torch-* build dist
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv: torch and the tests' packages. The first time this downloads them, and takes a few minutes."
@@ -79,6 +94,11 @@ $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[docs]'
 	touch $(DOCS_READY)
 
+$(DIST_READY): $(READY)
+	@echo "Setting up .venv: build, twine and what renders the README."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dist]'
+	touch $(DIST_READY)
+
 $(ECOSYSTEM_READY): pyproject.toml constraints-ecosystem.txt
 	@echo "Setting up .venv-ecosystem: torch and the libraries, gigabytes. The first time this takes many minutes."
 	$(PYTHON) -m venv .venv-ecosystem
@@ -87,3 +107,12 @@ $(ECOSYSTEM_READY): pyproject.toml constraints-ecosystem.txt
 	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt --no-deps $(LIBRARIES_ALONE)
 	$(ECOSYSTEM)/python -m pip install --quiet --disable-pip-version-check -c constraints-ecosystem.txt --no-build-isolation -e '.[test]'
 	touch $(ECOSYSTEM_READY)
+
+# The pins of constraints.txt but torch's.
+$(TORCH_READY): pyproject.toml constraints.txt
+	@echo "Setting up .venv-torch-$(VERSION). With CUDA, torch is gigabytes: the first time this takes many minutes."
+	test -x $(TORCH)/python || $(PYTHON) -m venv .venv-torch-$(VERSION)
+	grep -v '^torch==' constraints.txt > .venv-torch-$(VERSION)/constraints.txt
+	$(TORCH)/python -m pip install --quiet --disable-pip-version-check -c .venv-torch-$(VERSION)/constraints.txt setuptools torch==$(VERSION)
+	$(TORCH)/python -m pip install --quiet --disable-pip-version-check -c .venv-torch-$(VERSION)/constraints.txt --no-build-isolation -e '.[test]'
+	touch $(TORCH_READY)

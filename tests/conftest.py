@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import importlib
 import math
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from torchmove.moving.movers import staged
 
 LEFT, NO_TWIN = pytest.StashKey[int](), pytest.StashKey[str]()
 
-collect_ignore = ["corpus", "ecosystem/tiny_pipelines.py"]  # programs, not tests
+collect_ignore = ["corpus", "scripts", "ecosystem/tiny_pipelines.py"]  # programs, not tests
 
 
 @pytest.fixture(params=ROUTES, ids=repr)
@@ -93,6 +94,12 @@ def _remove_traps(device: Any) -> None:
     device.fail_at(0)
     device.fail_copy_at(0)
     device.limit_bytes(-1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The plugin that an installed torchmove registers by itself; a checkout may not be installed, or not again."""
+    if not config.pluginmanager.has_plugin("torchmove"):
+        config.pluginmanager.register(importlib.import_module("torchmove.pytest_plugin"), "torchmove")
 
 
 # ---------------------------------------------------------------- which device is there

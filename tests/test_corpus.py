@@ -23,7 +23,7 @@ CORPUS = Path(__file__).parent / "corpus"
 PLANTED, CLEAN, DECOYS = (sorted((CORPUS / name).glob("*.py")) for name in ("planted", "clean", "decoys"))
 KINDS = {
     *("attribute", "container", "cache", "closure", "factory", "hard-coded", "error", "numpy", "host", "generator"),
-    *("stale-device", "input", "loss", "optimizer", "thrown-away", "synchronizes"),
+    *("stale-device", "input", "loss", "optimizer", "thrown-away", "synchronizes", "dtype"),
 }
 # What torch says of a class that it does not know, or of a GPU that is not there.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -319,7 +319,7 @@ def views_of(base: Tensor) -> dict[str, Tensor]:
     """The views that it allows."""
     made = {}
     for name, view in VIEWS.items():
-        with suppress(RuntimeError, IndexError):
+        with suppress(RuntimeError, IndexError, TypeError):
             made[name] = view(base)
     return made
 

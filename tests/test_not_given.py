@@ -233,7 +233,15 @@ def a_gradient_scaler():
     model = network()
     optimizer, scaler = stepped(model.parameters()), torch.amp.GradScaler("cpu")
     scaler.scale(torch.ones(1))
+    scaler.unscale_(optimizer)  # other tests may have left optimizers: the scaler tells which one is its own
     return tm.plan(model, optimizer, to=TWIN)
+
+
+@names("optimizer")
+def an_optimizer_beside_a_scaler_that_is_off():
+    model = network()
+    optimizer, scaler = stepped(model.parameters()), torch.amp.GradScaler("cpu", enabled=False)
+    return tm.plan(model, to=TWIN) if optimizer and scaler else None
 
 
 @names("ema")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchmove.surveying.inventory import Inventory
     from torchmove.surveying.paths import attribute, item
     from torchmove.surveying.readers import register_reader
+    from torchmove.surveying.summary import Summary
     from torchmove.verifying.verify import Verdict
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "Plan",
     "Receipt",
     "Rehearsal",
+    "Summary",
     "Swap",
     "TorchmoveError",
     "Verdict",
@@ -69,6 +71,7 @@ _NAMES_BY_MODULE = {
     "surveying.inventory": ("Inventory",),
     "surveying.paths": ("attribute", "item"),
     "surveying.readers": ("register_reader",),
+    "surveying.summary": ("Summary",),
     "verifying.verify": ("Verdict",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

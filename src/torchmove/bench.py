@@ -312,7 +312,7 @@ class Bench(Result):
 _BESIDE = {"move_first": "usual_first", "move": "usual", "move_bytes": "usual"}
 
 
-def measure(to: torch.device | str | None = None, nbytes: int | None = None, *, tell: Tell = lambda _: None) -> Bench:
+def measure(to: torch.device | str = "auto", nbytes: int | None = None, *, tell: Tell = lambda _: None) -> Bench:
     """Measure this machine. `nbytes`: size of the state; by default one that takes about a minute.
 
     Raises CannotMeasure if there is no accelerator or too little memory.
@@ -346,14 +346,14 @@ def measure(to: torch.device | str | None = None, nbytes: int | None = None, *, 
 # ---------------------------------------------------------------- the machine
 
 
-def accelerator(to: torch.device | str | None) -> torch.device:
-    """The device to measure; by default the machine's accelerator."""
+def accelerator(to: torch.device | str) -> torch.device:
+    """The device to measure; "auto": the machine's accelerator."""
     try:
-        device = resolve_device(to or "auto")
+        device = resolve_device(to)
     except NoSuchDevice as error:
-        raise CannotMeasure(f"{error}. Fix: omit --device to use the machine's accelerator") from None
+        raise CannotMeasure(f"{error}. Fix: --to auto takes the machine's accelerator") from None
     if device == CPU:
-        why = "this machine has no accelerator" if to is None else "the state is on the CPU already"
+        why = "this machine has no accelerator" if to == "auto" else "the state is on the CPU already"
         raise CannotMeasure(f"{why}. Fix: run torchmove bench on a machine with an accelerator")
     return device
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import torch
 
-from torchmove.devices import NoSuchDevice, free_memory, resolve_device
+from torchmove.devices import NoSuchDevice, assumed_device, free_memory, resolve_device
 from torchmove.errors import MoveRefused, VerificationError
-from torchmove.formatting import listed
+from torchmove.formatting import bytes_of, listed
 from torchmove.internals.guards import makes_fakes, plain_torch, without_collector, without_modes
 from torchmove.moving.agreement import Agreement, agreement_of
 from torchmove.moving.apply import Job, apply_jobs
@@ -39,6 +39,11 @@ STALE = Refusal(
     "the state has changed since the plan was made: tensors were added, removed, given other storages, or are in use",
     "call tm.plan(...) again, right before tm.apply(plan)",
 )
+
+
+def _assumed(planned: Plan) -> Refusal:
+    remedy = f'on a machine that has the device: tm.apply(tm.plan(..., to="{planned.target.type}")), without assume='
+    return Refusal("R016", f"to={str(planned.target)!r}", "the plan assumes this device and its memory", remedy)
 
 
 def is_current(planned: Inventory) -> bool:
@@ -93,6 +98,7 @@ def plan(
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format | None = None,
     cast_optimizer: bool = False,
+    assume: str | int | None = None,
 ) -> Plan:
     """Plan a move and report what it would do. Moves nothing.
 
@@ -104,6 +110,8 @@ def plan(
         dtype: as for `tm.move`.
         memory_format: as for `tm.move`.
         cast_optimizer: as for `tm.move`.
+        assume: plan for a device that this machine need not have, with this much free memory: "80GB", "80GiB" or a
+            number of bytes. The plan cannot be applied.
 
     Returns:
         The plan: what would move, what stays and why, whether it fits in memory, and what prevents the move. Refusals
@@ -111,6 +119,7 @@ def plan(
 
     Raises:
         MoveRefused: the device does not exist.
+        ValueError: `assume` is not a size.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -120,9 +129,12 @@ def plan(
         (True, 0)
         >>> tm.plan(torch.nn.Linear(2, 3, device="meta"), to="cpu").refusals[0].code
         'R030'
+        >>> str(tm.plan(model, to="cuda", assume="80GB")).splitlines()[0]
+        'model: would move to cuda:0 (assumed, with 74.5 GiB free): 2 tensors in 2 storages, 36 B'
     """
     request = request_of(dtype, memory_format, cast_optimizer)
-    return with_notes(_planned(given(objects), to, keep, verify, planner=plan_for, request=request))
+    planned = _planned(given(objects), to, keep, verify, planner=plan_for, request=request, assume=assume)
+    return with_notes(planned)
 
 
 def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
@@ -150,6 +162,8 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
     """
     if not isinstance(plan, Plan):
         raise no_plan(plan)
+    if plan.assumed_bytes is not None:
+        plan = replace(plan, refusals=(_assumed(plan), *plan.refusals))
     if not plan.refusals and makes_fakes():
         plan = replace(plan, refusals=(FAKES,))
     if not plan.refusals and not is_current(plan.inventory):
@@ -158,7 +172,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
 
 
 @answers_wrong_calls("on", "after")
-def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
+def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None, keep: Sequence[Any] = ()) -> Verdict:
     """Verify that a state is on a device, or that it is as a move left it. Changes nothing.
 
     Args:
@@ -166,13 +180,14 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None
         on: verify that everything is on this device, except what an optimizer keeps elsewhere.
         after: verify that everything is as the move of this receipt left it, including the bytes if it moved with
             `verify="bytes"`.
+        keep: with `on`, what may be on any device: objects, or path patterns, as for `tm.move`.
 
     Returns:
         The verdict. `raise_if_bad()` turns findings into an error.
 
     Raises:
-        TypeError: neither or both of `on` and `after` were given.
-        MoveRefused: the device does not exist.
+        TypeError: neither or both of `on` and `after` were given, or `keep` with `after`.
+        MoveRefused: the device does not exist, or `keep` names something that is not in the state.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -184,14 +199,20 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None
     if (on is None) == (after is None):
         raise TypeError('tm.verify takes on= or after=. Fix: tm.verify(model, on="cuda") or after=receipt')
     if after is not None:
+        if keep:
+            raise TypeError("keep= goes with on=: a receipt knows what the move kept. Fix: leave keep= out")
         if not isinstance(after, Receipt):
             raise TypeError(
                 f"after= takes a Receipt, not {type(after).__name__}. Fix: receipt = tm.move(...), then after=receipt"
             )
         now = survey_objects(named)
         return replace(verify_move(now, after.plan), notes=notes_now(now, after.plan.target))
-    would = plan_for(named, _target(on, "on"), (), lambda _: None)
-    return replace(verify_place(would.inventory, would), notes=notes_now(would.inventory, would.target))
+    would = plan_for(named, _target(on, "on"), keep, lambda _: None)
+    unknown = [refusal for refusal in would.refusals if refusal.code == "R011"]
+    if unknown:
+        raise MoveRefused(unknown)
+    verdict = verify_place(would.inventory, would, keep_of(named, keep))
+    return replace(verdict, notes=notes_now(would.inventory, would.target))
 
 
 @answers_wrong_calls("to", "dtype", "memory_format")
@@ -277,9 +298,9 @@ def survey_named(objects: dict[str, Any]) -> Inventory:
     return survey_objects(objects)
 
 
-def plan_named(objects: dict[str, Any], to: Device, keep: Sequence[Any]) -> Plan:
+def plan_named(objects: dict[str, Any], to: Device, keep: Sequence[Any], assume: str | int | None = None) -> Plan:
     check(objects.values())
-    return _planned(objects, to, keep, "quick", planner=plan_for)
+    return _planned(objects, to, keep, "quick", planner=plan_for, assume=assume)
 
 
 def move_named(
@@ -313,16 +334,21 @@ def _planned(
     verify: Thoroughness,
     planner: _Planner | None = None,
     request: Request = _UNCONVERTED,
+    assume: str | int | None = None,
 ) -> Plan:
     if verify not in ("quick", "bytes", "off"):
         raise ValueError(f"verify must be 'quick', 'bytes' or 'off', not {verify!r}. Fix: verify='quick'")
+    assumed = None if assume is None else bytes_of(assume, "assume=")
     wait_for_freeing()  # free memory is counted next
     if to is None and request:
         made = _planned_on_the_spot(objects, keep, request)
     else:
-        targets = _targets(to) if isinstance(to, Mapping) else None
-        target = targets.main if targets is not None else _target(to)
-        made = (planner or plan_sharded)(objects, target, keep, free_memory, request=request, targets=targets)
+        resolve = resolve_device if assumed is None else assumed_device
+        targets = _targets(to, resolve) if isinstance(to, Mapping) else None
+        target = targets.main if targets is not None else _target(to, resolve=resolve)
+        free = free_memory if assumed is None else _assumed_memory(assumed, target)
+        made = (planner or plan_sharded)(objects, target, keep, free, request=request, targets=targets)
+    made = made if assumed is None else replace(made, assumed_bytes=assumed)
     made = with_graph_holders(made)
     if verify == "bytes" and made.ok:
         stages = Stages()
@@ -388,21 +414,27 @@ def plan_sharded(
     return plan_for(objects, target, keep, free, rests=rests, request=request, targets=targets)
 
 
-def _target(to: Any, argument: str = "to") -> torch.device:
+def _target(to: Any, argument: str = "to", resolve: Callable[[Any], torch.device] = resolve_device) -> torch.device:
     try:
-        return resolve_device(to)
+        return resolve(to)
     except NoSuchDevice as error:
         said = repr(to) if isinstance(to, (str, int, float, torch.device, NoneType)) else type(to).__name__
         remedy = f"{argument}={error.instead!r}; or " if error.instead else ""
         remedy += f"{argument}='auto' uses the accelerator, or the CPU if there is none"
-        remedy += "; tm.rehearse(...) needs no accelerator" if argument == "to" else ""
+        remedy += "; tm.rehearse(...) and tm.plan(..., assume='80GB') need no accelerator" if argument == "to" else ""
+        remedy = "name a device, as in to='cuda'" if resolve is assumed_device else remedy
         raise MoveRefused([Refusal("R010", f"{argument}={said}", str(error), remedy)]) from None
 
 
-def _targets(to: Mapping[str, Device]) -> Targets:
+def _assumed_memory(assumed: int, target: torch.device) -> FreeBytes:
+    """The free memory of devices, where the target's is assumed, and that of every other accelerator."""
+    return lambda device: free_memory(device) if device.type == "cpu" != target.type else assumed
+
+
+def _targets(to: Mapping[str, Device], resolve: Callable[[Any], torch.device]) -> Targets:
     if not to or not all(isinstance(pattern, str) for pattern in to):
         raise TypeError("to= takes a device or a dict of path patterns. Fix: to={'encoder': 'cuda:0', '*': 'cpu'}")
-    return Targets({pattern: _target(device, f"to[{pattern!r}]") for pattern, device in to.items()})
+    return Targets({pattern: _target(device, f"to[{pattern!r}]", resolve) for pattern, device in to.items()})
 
 
 def _applied(

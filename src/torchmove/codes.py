@@ -41,6 +41,10 @@ REFUSALS = {
         "`to=` is a dict of patterns, and none of them matches a tensor",
         "add a last pattern `'*'` for everything else",
     ),
+    "R016": Code(
+        "the plan was made with `assume=`, for a device that this machine need not have",
+        "on a machine that has the device, plan without `assume=`",
+    ),
     "R020": Code(
         "`DistributedDataParallel` or `DataParallel`: its gradient buckets or replicas would stay on the old device",
         "`model = tm.rewrap(model, optimizer, to=...)`; for `DataParallel`: `model = model.module`, move it and its "
@@ -217,8 +221,7 @@ FILES = {
         "pass another path; to replace a regular file, `overwrite=True`, on the command line `--overwrite`",
     ),
     "R070": Code(
-        "nothing to relocate: everything is on that device already, or it is a safetensors file, which records no "
-        "device and loads on any",
+        "nothing to relocate: a safetensors file records no device and loads on any",
         "use the file as it is",
     ),
     "R071": Code(

@@ -40,6 +40,16 @@ def resolve_device(to: torch.device | str | int) -> torch.device:
     return torch.device(device.type, index)
 
 
+def assumed_device(to: torch.device | str | int) -> torch.device:
+    """The device that `to` names, with its index; this machine need not have it. Raises NoSuchDevice."""
+    if isinstance(to, str) and to == "auto":
+        raise NoSuchDevice("'auto' takes a device that this machine has, and assume= one that it need not have")
+    device = _parse(to)
+    if device.type in ("cpu", "meta"):
+        return resolve_device(device)
+    return torch.device(device.type, device.index or 0)
+
+
 def available_devices() -> str:
     """The machine's devices as text: `cpu and cuda:0 to cuda:3`."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)

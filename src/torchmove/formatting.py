@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SHOWN_NAMES, _SHOWN_LETTERS = 6, 100
 
 
@@ -33,6 +35,18 @@ def readable_bytes(count: int) -> str:
     if unit == "B":
         return f"{count} B"
     return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"  # 1010 KiB, not 1.01e+03
+
+
+def bytes_of(size: str | int, argument: str) -> int:
+    """The number of bytes of a size such as `80GB` or `80GiB`. Raises ValueError, which names the argument."""
+    if isinstance(size, str):
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", size.strip().lower())
+        nbytes = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    else:
+        nbytes = size if isinstance(size, int) and not isinstance(size, bool) else 0
+    if nbytes <= 0:
+        raise ValueError(f"{argument}{size!r} is not a size. Fix: {argument}'80GB', '80GiB' or a number of bytes")
+    return nbytes
 
 
 def readable_seconds(seconds: float) -> str:

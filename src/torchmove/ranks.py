@@ -111,13 +111,13 @@ class ByRank(Result):
     """The reports of all ranks, the slowest first.
 
     Attributes:
-        rows: a dict for each rank: rank, tensors, bytes, seconds, gb_per_second, mover, held_bytes.
+        rows: a dict for each rank: rank, tensors, nbytes, seconds, gb_per_second, mover, held_bytes.
     """
 
     rows: tuple[dict[str, Any], ...]
 
 
-COLUMNS = ("rank", "tensors", "bytes", "seconds", "gb_per_second", "mover", "held_bytes")
+COLUMNS = ("rank", "tensors", "nbytes", "seconds", "gb_per_second", "mover", "held_bytes")
 
 
 def by_rank(report: Plan | Receipt | Parked) -> ByRank:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 
+SCHEMA = 1  # of the JSON: it grows when a key changes its meaning or goes
 PAGE_MARK = "<!doctype html>\n<!-- a page of torchmove -->\n"  # the first lines of page.html, and of no other file
 
 
@@ -23,14 +25,16 @@ class Result:
         try:
             from torchmove.reporting import report, text
 
-            return text.render(report(self).sheet())
+            return text.render(report(self).sheet(), width=text.terminal_width(sys.stdout))
         finally:
             random.setstate(state)
 
     def _repr_html_(self) -> str:
         from torchmove.reporting import html, report
 
-        return html.framed(report(self).page())
+        mine = report(self)
+        page = mine.page()
+        return html.brief(mine.sheet()) if mine.is_small(page) else html.framed(page)
 
     def to_html(self) -> str:
         """The whole result as one self-contained page for a browser."""
@@ -42,4 +46,4 @@ class Result:
         """The whole result, not only what is printed."""
         from torchmove.reporting import report
 
-        return json.dumps(report(self).facts(), indent=indent)
+        return json.dumps({"schema": SCHEMA, **report(self).facts()}, indent=indent)

@@ -23,6 +23,7 @@ def assert_movable(
     state: tuple[Any, ...] | list[Any] = (),
     strict_devices: bool = False,
     confirm_errors: bool = False,
+    max_memory: str | int | None = None,
 ) -> None:
     """Assert that a step would run on a device, which this machine need not have.
 
@@ -35,9 +36,11 @@ def assert_movable(
         state: as for `tm.rehearse`.
         strict_devices: as for `tm.rehearse`.
         confirm_errors: as for `tm.rehearse`.
+        max_memory: as for `tm.rehearse`.
 
     Raises:
-        AssertionError: the step would fail there, or the rehearsal did not reach its end. The message is the rehearsal.
+        AssertionError: the step would fail there or needs more than `max_memory`, or the rehearsal did not reach its
+            end. The message is the rehearsal.
 
     Examples:
         >>> import torch
@@ -47,7 +50,7 @@ def assert_movable(
         ...     model(batch.to("cuda")).sum().backward()
         >>> assert_movable(step, model, torch.ones(3, 2))
     """
-    options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
+    options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors, max_memory)
     found = rehearse_for(step, objects, options, frame(0).f_back)
     if not found.ok:
         raise AssertionError(str(found))

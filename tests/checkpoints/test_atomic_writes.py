@@ -130,7 +130,7 @@ def test_a_file_is_not_written_under_the_name_of_something_else(tmp_path, name):
     file = save(tmp_path / "a.pt", training())
     assert refused(lambda: relocate(file, out=f"{tmp_path}/{name}")) == "R073"
     done = CliRunner().invoke(main, ["relocate", str(file), "-o", f"{tmp_path}/{name}"])
-    assert done.exit_code == 2
+    assert done.exit_code == 5
     assert "R073" in done.output
     assert os.listdir(tmp_path) == ["a.pt"]
 

@@ -67,7 +67,7 @@ def test_contents_print_in_a_terminal_and_a_notebook_and_turn_into_json(tmp_path
     contents = inspect(save(tmp_path / "a.pt", training()))
     assert "9 tensors in 8 storages" in str(contents)
     assert "optimizer ['optimizer']: 2 parameters; state: step 8 B" in str(contents)
-    assert contents._repr_html_().startswith("<iframe ")
+    assert contents._repr_html_().startswith("<div><strong>")
     facts = json.loads(contents.to_json())
     assert facts["devices"] == {"cuda:0": contents.nbytes}
     assert facts["tensors"][0]["path"] == "['model']['0.weight']"
@@ -156,6 +156,10 @@ def test_what_the_user_allows_is_read_and_nothing_else(tmp_path):
         assert type(torch.load(tmp_path / "b.pt")["marked"]) is Marked
 
 
+# torch 2.15 no longer allows it; torchmove still reads the nested tensors of older files.
+DROPPED = {"torch._utils._rebuild_nested_tensor"}
+
+
 def test_the_names_that_are_read_are_those_that_torch_allows():
     from torch._weights_only_unpickler import _get_allowed_globals
 
@@ -169,7 +173,7 @@ def test_the_names_that_are_read_are_those_that_torch_allows():
         *(name for name in _get_allowed_globals() if "torch.per_" in name),
     }
     assert known | made_up | {"torch.storage.TypedStorage"} >= set(_get_allowed_globals())
-    assert {*MAKERS, *STORAGES} <= set(_get_allowed_globals())
+    assert {*MAKERS, *STORAGES} - DROPPED <= set(_get_allowed_globals())
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "ASGD", "LBFGS", "Rprop"])
@@ -433,10 +437,24 @@ def test_an_alignment_of_its_own_is_kept(tmp_path):
         assert {record.offset % 4096 for record in Archive(source).records.values()} == {0}
 
 
-def test_nothing_to_do_is_said(tmp_path):
+@pytest.mark.parametrize(("state", "why"), [(training, "all of it was on cpu already"), (dict, "it has no tensors")])
+def test_what_is_on_the_device_already_is_copied_unchanged(tmp_path, state, why):
+    file = save(tmp_path / "a.pt", state(), "cpu")
+    done = relocate(file, out=tmp_path / "b.pt")
+    assert f"b.pt: copied unchanged, {why}; " in str(done).splitlines()[0]
+    assert done.storages == 0
+    with InputFile(file) as one, InputFile(tmp_path / "b.pt") as other:
+        records = [
+            {r.name: source.read(r.offset, r.nbytes) for r in Archive(source).records.values()}
+            for source in (one, other)
+        ]
+    assert records[0] == records[1]
+
+
+def test_auto_is_the_machines_accelerator(tmp_path, monkeypatch):
     file = save(tmp_path / "a.pt", training(), "cpu")
-    assert refused(lambda: relocate(file, out=tmp_path / "b.pt")) == "R070"
-    assert os.listdir(tmp_path) == ["a.pt"]
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
+    assert relocate(file, to="auto", out=tmp_path / "b.pt").target == "cpu"
 
 
 def test_a_key_that_is_not_equal_to_itself_is_refused_in_a_line(tmp_path):
@@ -764,14 +782,11 @@ def test_any_checkpoint_is_the_same_after_its_journey(tmp_path_factory, recipe, 
     contents = inspect(file)
     original = torch.load(plain)
     _found_as_torch_loads(contents, original)
-    if contents.devices().keys() <= {"cpu"}:
-        assert refused(lambda: relocate(file, out=folder / "b.pt")) == "R070"
-        return
     relocate(file, out=folder / "b.pt")
     alike(torch.load(folder / "b.pt"), original)
     assert meaning_of(folder / "b.pt") == meaning_of(plain) == meaning_of(file)
     relocate(folder / "b.pt", "cuda:1", out=folder / "c.pt")
-    assert inspect(folder / "c.pt").devices().keys() == {"cuda:1"}
+    assert inspect(folder / "c.pt").devices().keys() == ({"cuda:1"} if contents.storages else set())
     assert meaning_of(folder / "c.pt") == meaning_of(file)
     alike(torch.load(folder / "c.pt", map_location="cpu"), original)
 
@@ -785,12 +800,15 @@ def _found_as_torch_loads(contents: Any, original: Any) -> None:
 
 
 def test_a_jagged_tensor_is_made_of_tensors_and_travels(tmp_path):
+    from torch.nested._internal.nested_tensor import NestedTensor, _rebuild_njt
+
     jagged = torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(4, 3)], layout=torch.jagged)
     torch.save({"jagged": jagged}, tmp_path / "here.pt")
-    assert inspect(tmp_path / "here.pt").devices() == {"cpu": 96}
-    relocate(tmp_path / "here.pt", to="cuda:1", out=tmp_path / "there.pt")
-    relocate(tmp_path / "there.pt", to="cpu", out=tmp_path / "back.pt")
-    back = torch.load(tmp_path / "back.pt")["jagged"]
+    with torch.serialization.safe_globals([NestedTensor, _rebuild_njt]):  # torch 2.15 does not allow them itself
+        assert inspect(tmp_path / "here.pt").devices() == {"cpu": 96}
+        relocate(tmp_path / "here.pt", to="cuda:1", out=tmp_path / "there.pt")
+        relocate(tmp_path / "there.pt", to="cpu", out=tmp_path / "back.pt")
+        back = torch.load(tmp_path / "back.pt")["jagged"]
     assert torch.equal(back.values(), jagged.values())
     assert torch.equal(back.offsets(), jagged.offsets())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -21,7 +22,8 @@ import torchmove as tm
 from torchmove import bench, cli
 from torchmove import results as html
 from torchmove.checkpoints import atomic_writes
-from torchmove.cli import commands, output, targets
+from torchmove.cli import output, targets
+from torchmove.formatting import bytes_of
 
 PROGRAM = """
 import torch
@@ -260,7 +262,7 @@ def test_the_shell_completes_commands_and_devices(monkeypatch):
         ("torchmove re", 1, "rehearse"),
         ("torchmove plan a:b --to cu", 4, "cuda:0"),
         ("torchmove relocate a --to cu", 4, "cuda:0"),
-        ("torchmove bench --device cu", 3, "cuda:0"),
+        ("torchmove bench --to cu", 3, "cuda:0"),
         ("torchmove survey tr", 2, "file,tr"),
     ]:
         monkeypatch.setenv("COMP_WORDS", words)
@@ -271,7 +273,7 @@ def test_the_shell_completes_commands_and_devices(monkeypatch):
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
 def test_no_color_turns_colors_off(monkeypatch, no_color, coloured, folder):
     monkeypatch.setenv("NO_COLOR", no_color)
-    ran = run("bench", "--device", "cpu", color=True)
+    ran = run("bench", "--to", "cpu", color=True)
     assert ("\x1b[" in ran.stderr) is coloured
     assert ("\x1b[" in run("plan", "program.py:stuck", "--to", "cpu", color=True).stdout) is coloured
 
@@ -318,19 +320,65 @@ def test_without_a_terminal_there_are_no_colours(folder):
             ["rehearse", "program.py:named", "--to", "nowhere"],
             "to='nowhere' is not a device that torch knows. Fix: to='cuda'",
         ),
-        (["plan", "program.py:pair", "--to", "nowhere"], "R010 to='nowhere'"),
-        (["plan", "program.py:pair", "--to", "twin", "--keep", "model.nosuch"], "R011"),
+        (["plan", "program.py:pair", "--to", "nowhere"], "--to nowhere: not a device that torch knows. Fix: --to cuda"),
+        (["relocate", "program.py", "--to", "nowhere", "-o", "out.pt"], "--to nowhere: not a device"),
+        (["bench", "--to", "nowhere"], "--to nowhere: not a device"),
+        (["survey", "program.py:pair", "--sort", "size"], "'size' is not one of 'bytes', 'path', 'parameters'"),
+        (["summary", "program.py:pair", "--depth", "-1"], "-1 is not in the range x>=0"),
         (["inspect", "elsewhere.pt"], "does not exist"),
     ],
 )
-def test_what_cannot_be_is_refused_with_one_line(arguments, says, folder):
+def test_a_mistyped_command_ends_with_one_line_and_a_code_of_its_own(arguments, says, folder):
     ran = run(*arguments)
-    assert ran.exit_code == output.REFUSED
+    assert ran.exit_code == output.MISTYPED
     told = ran.stdout + ran.stderr.replace("it talks while it is loaded\n", "")
     assert says in told
-    if "R011" not in says:
-        assert len(told.splitlines()) == 1
-        assert told.startswith("refused: ")
+    assert len(told.splitlines()) == 1
+    assert told.startswith("usage: ")
+    facts = json.loads(run(*arguments, "--json").stdout)
+    assert (facts["schema"], facts["ok"], facts["refusals"]) == (1, False, [])
+    assert arguments == ["completion"] or says in facts["usage"]
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("plan program.py:pair --to twin:7", "R010 to='twin:7'"),
+        ("plan program.py:pair --to twin --keep model.nosuch", "R011"),
+        ("plan program.py:stuck --to twin", "R020"),
+        ("survey program.py:pair --html program.py", "R069"),
+        ("summary program.py:pair --html program.py", "R069"),
+        ("rehearse program.py:refused", "R020"),
+        ("rehearse program.py:named --html program.py", "R069"),
+        ("inspect program.py", "R062"),
+        ("relocate program.py -o out.pt", "R062"),
+        ("bench --to twin --bytes 900TB", "more than a quarter of the free memory"),
+    ],
+)
+def test_what_is_refused_has_a_code_of_its_own(command, says, folder):
+    ran = run(*command.split())
+    assert ran.exit_code == output.REFUSED
+    assert says in ran.stdout + ran.stderr
+    facts = json.loads(run(*command.split(), "--json").stdout)
+    assert (facts["schema"], facts["ok"]) == (1, False)
+
+
+def test_the_exit_codes_of_the_help_and_the_page_are_those_of_the_code():
+    text = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    page = dict(re.findall(r"^\| (\d+) \| (.*?) \|$", text, re.M))
+    shown = dict(re.findall(r"^ +(\d+)  (.*)$", run("--help").output, re.M))
+    codes = {"FINE", "FINDINGS", "MISTYPED", "ERROR", "INCOMPLETE", "REFUSED", "INTERRUPTED", "UNHEARD"}
+    assert [*page] == [*shown] == [str(getattr(output, name)) for name in sorted(codes, key=vars(output).get)]
+
+
+@pytest.mark.parametrize("name", [name for name in cli.main.commands if name not in ("completion", "demo")])
+def test_every_command_prints_json_and_names_a_device_to(name):
+    options = {option for parameter in cli.main.commands[name].params for option in parameter.opts}
+    assert "--json" in options
+    assert "--device" not in options
+    if "--to" in options:
+        assert "auto" in run(name, "--help").output
 
 
 @pytest.mark.parametrize(
@@ -399,7 +447,7 @@ def test_ctrl_c_while_the_command_line_is_loaded_shows_no_traceback():
 
 
 def test_what_is_refused_is_json_too_if_that_was_asked_for(folder):
-    for command, code in [("plan program.py:pair --to nowhere", "R010"), ("inspect program.py", "R06")]:
+    for command, code in [("plan program.py:pair --to xpu:99", "R010"), ("inspect program.py", "R06")]:
         ran = run(*command.split(), "--json")
         assert ran.exit_code == output.REFUSED
         facts = json.loads(ran.stdout)
@@ -407,7 +455,7 @@ def test_what_is_refused_is_json_too_if_that_was_asked_for(folder):
         assert facts["refusals"][0]["code"].startswith(code)
     ran = run("survey", "program.py:broken", "--json")
     assert "no weights here" in json.loads(ran.stdout)["error"]
-    assert "no_such" in json.loads(run("survey", "no_such:f", "--json").stdout)["refused"]
+    assert "no_such" in json.loads(run("survey", "no_such:f", "--json").stdout)["usage"]
 
 
 @pytest.mark.slow
@@ -619,7 +667,7 @@ def test_a_page_that_is_not_written_leaves_the_old_one(folder, saved, monkeypatc
 def test_overwrite_without_a_page_is_said_to_mean_nothing(folder, saved):
     for given in ([], ["--html", "-"]):
         ran = run("inspect", "saved.pt", "--overwrite", *given)
-        assert ran.exit_code == output.REFUSED
+        assert ran.exit_code == output.MISTYPED
         assert "Fix: --html report.html --overwrite" in ran.stderr
 
 
@@ -699,7 +747,7 @@ def test_a_rehearsal_ends_with_a_code_of_its_own(arguments, code, first, folder)
 
 def test_a_state_that_was_not_returned_is_refused(folder):
     ran = run("rehearse", "program.py:named", "--state", "ema")
-    assert ran.exit_code == output.REFUSED
+    assert ran.exit_code == output.MISTYPED
     assert "--state ema: program.py:named returned no object of this name, but net, opt, batch" in ran.stderr
 
 
@@ -710,7 +758,7 @@ def test_a_step_alone_is_rehearsed(folder):
     assert ran.exit_code == output.FINDINGS
     assert "model.weight is on cpu" in ran.stdout or "model.bias is on cpu" in ran.stdout
     named = run("rehearse", "alone.py:build", "--state", "model")
-    assert named.exit_code == output.REFUSED
+    assert named.exit_code == output.MISTYPED
     assert "--state model: alone.py:build returned no object of this name, but only the step" in named.stderr
 
 
@@ -778,7 +826,7 @@ def test_a_page_is_written(folder):
         (folder / "report.html").unlink()
     assert run("survey", "program.py:pair", "--html", "-").stdout.startswith("<!doctype html>")
     both = run("survey", "program.py:pair", "--html", "-", "--json")
-    assert both.exit_code == output.REFUSED
+    assert both.exit_code == output.MISTYPED
     assert "both write to stdout" in both.stderr
 
 
@@ -826,11 +874,11 @@ def test_the_demo_prints_its_steps_and_leaves_no_files(folder):
     [("4096", 4096), ("500MB", 500_000_000), ("1.5gb", 1_500_000_000), ("2GiB", 2 << 30), ("3 k", 3000)],
 )
 def test_a_size_reads_as_it_is_written(text, nbytes):
-    assert commands.size(text) == nbytes
+    assert bytes_of(text, "--bytes ") == nbytes
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "1XB"])
 def test_what_is_not_a_size_is_said(text):
     ran = run("bench", "--bytes", text)
-    assert ran.exit_code == output.REFUSED
-    assert "is not a size. Fix: --bytes 500MB" in ran.stderr
+    assert ran.exit_code == output.MISTYPED
+    assert "is not a size. Fix: 500MB" in ran.stderr

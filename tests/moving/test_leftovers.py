@@ -134,6 +134,16 @@ class Owner:
     pass
 
 
+@pytest.mark.parametrize("has_dict", [False, True])
+def test_an_object_that_holds_a_tensor_in_an_attribute_is_named(has_dict):
+    """Without a dict of its own, as objects are since Python 3.11, and once somebody has asked for the dict."""
+    owner, tensor = Owner(), torch.ones(2, 3)
+    owner.old = tensor.data
+    if has_dict:
+        vars(owner)
+    assert [held.by for held in refresh([tensor]).held] == ["a tensor of shape (2, 3) under 'old' in a Owner"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("looks", "expected", "said"),
@@ -150,8 +160,7 @@ def test_the_search_for_holders_takes_no_more_than_it_may(looks, expected, said,
     monkeypatch.setattr(_held, "_OBJECTS_PER_SECOND", looks / _held._LEAST_SECONDS)
     monkeypatch.setattr(_held, "_SHARE", float("inf"))
     owner, tensor = Owner(), torch.ones(2048, 128)
-    owner.other, owner.old = None, tensor.data
-    vars(owner)  # from now on there is a dict
+    owner.__dict__ = {"other": None, "old": tensor.data}  # of its own, in every version of Python
     searches.clear()
     receipt = refresh([tensor])
     assert searches == expected

@@ -19,8 +19,6 @@ from torch.nn import functional
 import torchmove as tm
 from torchmove.testing import assert_movable
 
-pytest_plugins = ["torchmove.pytest_plugin"]
-
 
 class Net(nn.Module):
     def __init__(self) -> None:
@@ -502,7 +500,7 @@ def test_the_name_of_an_object_is_the_callers():
 @pytest.mark.parametrize(
     ("given", "options", "error", "said"),
     [
-        (nn.Linear(1, 1).weight, {}, TypeError, "the step must be a function, not Parameter"),
+        (nn.Linear(1, 1).weight, {}, TypeError, "tm.rehearse takes a step, which is a function"),
         (step, {"to": "cpu"}, ValueError, "a rehearsal simulates an accelerator"),
         (step, {"to": "nowhere"}, ValueError, "nowhere"),
         (step, {"moved_by": "magic"}, ValueError, "'torchmove' or 'to'"),

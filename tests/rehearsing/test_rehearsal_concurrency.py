@@ -10,6 +10,7 @@ import pytest
 import torch
 from laws import bits
 from torch import nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 import torchmove as tm
 
@@ -45,6 +46,16 @@ def test_a_line_that_would_fail_in_a_thread_is_found_there(pool):
 
     found = tm.rehearse(step, nn.Linear(2, 2)).findings
     assert [(each.kind, each.code) for each in found] == [("factory", "model(torch.ones(1, 2))")]
+
+
+def test_torch_knows_of_no_mode_once_a_thread_that_outlives_the_rehearsal_has_ended():
+    """Otherwise torch.compile compiles nothing any more."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait, daemon=True)
+    assert tm.rehearse(lambda model: thread.start(), nn.Linear(2, 2)).ok
+    ended.set()
+    thread.join()
+    assert not is_in_torch_dispatch_mode()
 
 
 def test_an_error_that_ends_a_thread_stops_the_rehearsal():

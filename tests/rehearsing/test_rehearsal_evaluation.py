@@ -239,6 +239,81 @@ SENT = {
         "        self.data, self.view = data, data\nt = Fit(torch.ones(4))",
         "t.data * t.view",
     ),
+    "the values of a dict in a loop": (
+        "t = {'a': nn.Linear(4, 4)}\nfor each in t.values():\n    each.to(device)",
+        "t['a'](x0)",
+    ),
+    "the items of a dict in a loop": (
+        "t = {'a': nn.Linear(4, 4)}\nfor name, each in t.items():\n    each.to(device)",
+        "t['a'](x0)",
+    ),
+    "a comprehension whose result is dropped": (
+        "t = [nn.Linear(4, 4)]\n[each.to(device) for each in list(t)]",
+        "t[0](x0)",
+    ),
+    "the members of an attribute in a loop": (
+        "class Own:\n    def __init__(self):\n        self.nets = [nn.Linear(4, 4)]\n"
+        "        for each in self.nets:\n            each.to(device)\nt = Own()",
+        "t.nets[0](x0)",
+    ),
+    "the device of a parameter, kept by an object": (
+        "class Loss:\n    def __init__(self, net):\n        device = next(net.parameters()).device\n"
+        "        self.device = device\n        self.w = torch.ones(4, device=device)\nt = Loss(net)",
+        "(t.w + torch.ones(4, device=t.device))",
+    ),
+    "in the body of a class": (
+        "class Table:\n    w = torch.ones(4).to(device)\nt = Table()",
+        "(t.w + Table.w)",
+    ),
+    "a default argument": (
+        "def scaled(x, w=torch.ones(4).to(device), *, v=torch.ones(4, device=device)):\n    return x * w * v",
+        "scaled(x0)",
+    ),
+    "in a list of a dict": (
+        "t = collections.defaultdict(list)\nt['a'].append(torch.ones(4).to(device))",
+        "t['a'][0]",
+    ),
+    "added to a list": ("t = []\nt += [torch.ones(4).to(device)]", "t[0]"),
+    "a namespace in a namespace": (
+        "t = SimpleNamespace(a=SimpleNamespace())\nt.a.w = torch.ones(4).to(device)",
+        "t.a.w",
+    ),
+    "the rest of what is unpacked": (
+        "t, *u = [torch.ones(4).to(device), torch.ones(4).to(device)]",
+        "t * u[0]",
+    ),
+    "in an expression": ("if (t := torch.ones(4).to(device)) is not None:\n    pass", "t"),
+    "in slots": (
+        "class Own:\n    __slots__ = ('w',)\n    def __init__(self):\n"
+        "        self.w = torch.ones(4).to(device)\nt = Own()",
+        "t.w",
+    ),
+    "a cached property": (
+        "class Own:\n    @functools.cached_property\n    def w(self):\n"
+        "        return torch.ones(4).to(device)\nt = Own()\nt.w",
+        "t.w",
+    ),
+    "by a class method": (
+        "class Own:\n    @classmethod\n    def made(cls):\n        new = cls()\n"
+        "        new.w = torch.ones(4).to(device)\n        return new\nt = Own.made()",
+        "t.w",
+    ),
+    "by a static method": (
+        "class Own:\n    @staticmethod\n    def table():\n        return torch.ones(4).to(device)\n"
+        "    def __init__(self):\n        self.w = Own.table()\nt = Own()",
+        "t.w",
+    ),
+    "the fields of a dataclass": (
+        "import dataclasses\n@dataclasses.dataclass\nclass Own:\n    net: nn.Module\n    w: torch.Tensor\n"
+        "t = Own(nn.Linear(4, 4).to(device), w=torch.ones(4).to(device))",
+        "t.net(x0) * t.w",
+    ),
+    "a method that runs where there is a GPU": (
+        "class Own:\n    def __init__(self):\n        self.w, self.v = torch.ones(4), torch.ones(4)\n"
+        "    def cuda(self):\n        self.w, self.v = self.w.cuda(), self.v.to('cuda')\nt = Own()\n"
+        "if torch.cuda.is_available():\n    t.cuda()",
+        "t.w * t.v",
+    ),
 }
 FORGOTTEN = {
     "by a switch that is off": (
@@ -391,6 +466,39 @@ FORGOTTEN = {
         "t = Policy().to(device)",
         "t.bias",
     ),
+    "a member that came after the loop": (
+        "t = {'a': nn.Linear(4, 4)}\nfor each in t.values():\n    each.to(device)\nt['b'] = nn.Linear(4, 4)",
+        "t['b'](x0)",
+    ),
+    "tensors of a dict in a loop": (
+        "t = {'a': torch.ones(4)}\nfor each in t.values():\n    each.to(device)",
+        "t['a']",
+    ),
+    "tensors of an attribute in a loop": (
+        "class Own:\n    def __init__(self):\n        self.rows = [torch.ones(4)]\n"
+        "        for each in self.rows:\n            each.to(device)\nt = Own()",
+        "t.rows[0]",
+    ),
+    "another in the body of a class": (
+        "class Table:\n    v, w = torch.ones(4).to(device), torch.ones(4)\nt = Table()",
+        "t.w",
+    ),
+    "another field of a dataclass": (
+        "import dataclasses\n@dataclasses.dataclass\nclass Own:\n    net: nn.Module\n    w: torch.Tensor\n"
+        "t = Own(nn.Linear(4, 4).to(device), w=torch.ones(4))",
+        "t.w",
+    ),
+    "a method that never runs": (
+        "class Own:\n    def __init__(self):\n        self.w = torch.ones(4)\n    def cuda(self):\n"
+        "        self.w = self.w.cuda()\nt = Own()",
+        "t.w",
+    ),
+    "a dict of its own class": (
+        "class Own(collections.UserDict):\n    def to(self, device):\n"
+        "        self.data = {name: each.to(device) for name, each in self.data.items()}\n"
+        "t = Own({'w': torch.ones(4)})",
+        "t['w']",
+    ),
 }
 
 
@@ -521,7 +629,9 @@ def test_a_step_of_another_file_is_called_with_what_this_one_decides(load):
     assert found.ok, str(found)
 
 
-def test_an_accelerator_that_is_not_there_is_no_device(load):
+def test_an_accelerator_that_is_not_there_is_no_device(load, monkeypatch):
+    # A torch with CUDA answers "cuda" without a GPU too.
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda *_, **__: None)
     text = """
 
 class Trainer:
@@ -544,7 +654,9 @@ def test_another_error_without_the_simulation_confirms_nothing():
         raise ValueError("mine")
 
     found = tm.rehearse(step, torch.nn.Linear(4, 4), torch.ones(2, 4), confirm_errors=True)
-    assert "not confirmed: without the simulation, on the CPU, the step raises TypeError" in found.stopped
+    # A TypeError of a torch without CUDA; with CUDA and without a GPU a RuntimeError.
+    failed = "not confirmed: without the simulation, on the CPU, the step raises "
+    assert f"{failed}TypeError" in found.stopped or f"{failed}RuntimeError: Found no NVIDIA driver" in found.stopped
 
 
 AGENT = """
@@ -772,3 +884,50 @@ def test_the_state_of_an_optimizer_is_where_the_statements_put_it(load, how):
     made, ok = STATES[how]
     found = tm.rehearse(load(HEAD + OPTIMIZED.format(made=made)).step)
     assert [each.kind for each in found.failing] == ([] if ok else ["optimizer"]), str(found)
+
+
+# ---------------------------------------------------------------- settings that another file makes
+
+PARTS = """import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, cfg):
+        self.cfg, self.net = cfg, nn.Linear(4, 4).to(cfg{device})
+        self.weight = torch.ones(4){end}
+
+    def fit(self, x):
+        return (self.net(x.to(self.cfg{device})) * self.weight).sum()
+"""
+MAKES = {
+    "an object": "class Config:\n    def __init__(self):\n        self.device = {chosen}\n\n\ncfg = Config()\n",
+    "a dataclass": (
+        "from dataclasses import dataclass, field\n\n\n@dataclass\nclass Config:\n"
+        "    device: str = field(default_factory=lambda: {chosen})\n\n\ncfg = Config()\n"
+    ),
+    "a function": (
+        "import argparse\n\n\ndef parsed():\n    args = argparse.Namespace(lr=0.1)\n    args.device = {chosen}\n"
+        "    return args\n\n\ncfg = parsed()\n"
+    ),
+    "the body of a class": "class cfg:\n    device = {chosen}\n",
+    "a dict": "cfg = {{'lr': 0.1, 'device': {chosen}}}\n",
+}
+
+
+@pytest.mark.parametrize("makes", MAKES)
+@pytest.mark.parametrize("end", [".to(cfg{device})", ""])
+def test_the_device_of_settings_that_another_file_makes(load, makes, end):
+    device = "['device']" if makes == "a dict" else ".device"
+    chosen = '"cuda" if torch.cuda.is_available() else "cpu"'
+    settings = load("import torch\n" + MAKES[makes].format(chosen=chosen))
+    parts = load(PARTS.format(device=device, end=end.format(device=device)))
+    program = load(
+        f"from {settings.__name__} import cfg\nfrom {parts.__name__} import Trainer\n\n\n"
+        "def make():\n    return Trainer(cfg)\n\n\ndef step(trainer, x):\n    trainer.fit(x)\n"
+    )
+    import torch
+
+    found = tm.rehearse(program.step, program.make(), torch.ones(3, 4))
+    assert [each.kind for each in found.failing] == ([] if end else ["loss"]), str(found)
+    assert found.stopped == ""

@@ -50,6 +50,16 @@ def test_a_copy_of_a_tensor_is_on_its_device(data):
     assert kinds(copies, net(), X, data=data) == []
 
 
+def test_a_list_of_tensors_is_read_by_new_tensor_and_new():
+    def step(model, x):
+        h = model(x.to("cuda")).detach()
+        made, old = h.new_tensor([h.sum(), 2]), h.new([h[0, 0], h[0, 1]])
+        assert (made.is_cuda, old.is_cuda, made.dtype) == (True, True, h.dtype)
+        assert (made.tolist(), old.tolist()) == ([h.sum().item(), 2.0], h[0, :2].tolist())
+
+    assert kinds(step, net(), X) == []
+
+
 @pytest.mark.filterwarnings("ignore:To copy construct")
 def test_a_copy_keeps_its_values_apart():
     def step(model, x):

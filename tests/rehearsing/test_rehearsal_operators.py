@@ -38,6 +38,14 @@ def float_indices(model, x):
     functional.embedding(x.to("cuda"), model.weight)
 
 
+def float_indices_of_rows(model, x):
+    model(x.to("cuda")).index_select(0, model.weight[0])
+
+
+def float_indices_to_write(model, x):
+    model(x.to("cuda")).index_copy(0, model.weight[0, :3], x.to("cuda")[:, :2])
+
+
 def float_mask(model, x):
     model(x.to("cuda")).masked_fill(torch.ones(3, 2, device="cuda"), 0.0)
 
@@ -85,7 +93,7 @@ def values_put_by_an_index(model, x):
 
 REFUSED = [
     *(half_into_float32, double_into_float32, int32_targets, bool_targets),
-    *(float_indices, float_mask, wrong_shape, half_added_in_place),
+    *(float_indices, float_indices_of_rows, float_indices_to_write, float_mask, wrong_shape, half_added_in_place),
     *(kernel_of_no_device, bits_of_floats, difference_of_masks, half_into_a_transposed_convolution),
     *(channels_of_a_transposed_convolution, bias_of_a_convolution, bias_of_a_product, values_put_by_an_index),
 ]
@@ -277,3 +285,52 @@ def test_coordinates_of_flat_indices(data):
 
     found = tm.rehearse(step, nn.Linear(3, 2), torch.rand(2, 3), data=data)
     assert found.ok, str(found)
+
+
+# ---------------------------------------------------------------- what cuDNN refuses
+
+
+def of_input(rnn, x):
+    rnn.eval()
+    rnn(x.to("cuda").requires_grad_())[0].sum().backward()
+
+
+def of_packed(rnn, x):
+    rnn.eval()
+    rnn(nn.utils.rnn.pack_padded_sequence(x.to("cuda"), [5, 3], batch_first=True))[0].data.sum().backward()
+
+
+def in_training(rnn, x):
+    rnn(x.to("cuda"))[0].sum().backward()
+
+
+def without_gradients(rnn, x):
+    rnn.eval()
+    with torch.no_grad():
+        rnn(x.to("cuda"))
+
+
+def without_cudnn(rnn, x):
+    rnn.eval()
+    with torch.backends.cudnn.flags(enabled=False):
+        out, _ = rnn(x.to("cuda"))
+    out.sum().backward()
+
+
+@pytest.mark.parametrize("rnn", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(
+    ("step", "kinds"),
+    [(of_input, ["dtype"]), (of_packed, ["dtype"]), (in_training, []), (without_gradients, []), (without_cudnn, [])],
+)
+def test_cudnn_refuses_the_backward_pass_of_an_rnn_in_eval_mode(rnn, step, kinds):
+    found = tm.rehearse(step, rnn(4, 3, batch_first=True), torch.randn(2, 5, 4))
+    assert [each.kind for each in found.failing] == kinds, str(found)
+    assert found.stopped == ""
+
+
+def test_another_device_has_no_cudnn():
+    def step(rnn, x):
+        rnn.eval()
+        rnn(x.to("mps"))[0].sum().backward()
+
+    assert tm.rehearse(step, nn.GRU(4, 3, batch_first=True), torch.randn(2, 5, 4), to="mps")

@@ -299,6 +299,22 @@ def test_generators_go_on_where_they_were():
     assert torch.equal(noises[1], given["noise"].get_state())
 
 
+class Dealer:
+    cards = np.random.default_rng(5)
+
+    def deal(self):
+        return self.cards.random(4, dtype=np.float32)
+
+
+def test_a_generator_in_the_body_of_a_class_goes_on_where_it_was():
+    def step(model, dealer):
+        model(torch.from_numpy(dealer.deal()).to("cuda"))
+
+    before = repr(Dealer.cards.bit_generator.state)
+    assert tm.rehearse(step, nn.Linear(4, 4), Dealer())
+    assert repr(Dealer.cards.bit_generator.state) == before
+
+
 # ---------------------------------------------------------------- what the step reaches by names
 
 METERS = """

@@ -500,6 +500,21 @@ def test_what_a_step_saves_it_can_load(tmp_path):
     assert [(each.kind, each.remedy) for each in found.failing] == [("input", 'torch.load(..., map_location="cuda")')]
 
 
+def test_the_name_of_a_file_in_memory_is_no_path(tmp_path, monkeypatch):
+    """Such as that of a member of an archive, from Python 3.13 on."""
+    monkeypatch.chdir(tmp_path)
+
+    def step(model, x):
+        memory = io.BytesIO()
+        memory.name = "weights.pt"
+        torch.save(model.state_dict(), memory)
+        assert memory.tell() > 0
+        assert not os.path.exists("weights.pt")
+        model.load_state_dict(torch.load(io.BytesIO(memory.getvalue())))
+
+    assert kinds_in(step, net(), X) == []
+
+
 def test_a_file_that_is_there_is_loaded_and_stays(tmp_path):
     path, model = tmp_path / "saved.pt", net()
     torch.save(model.state_dict(), path)

@@ -52,7 +52,8 @@ def rehearse_samples(info, *, training, data):
         module = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs).to(dtype)
         given = (sample.forward_input.args, sample.forward_input.kwargs)
         found = tm.rehearse(step, module.train(training), *given, data=data)
-        assert [each for each in found.findings if not each.is_note] == []
+        is_refused = issubclass(info.module_cls, torch.nn.RNNBase) and not training  # by cuDNN, in the backward pass
+        assert [each.kind for each in found.failing] == (["dtype"] if is_refused else [])
         assert found.stopped == ""
 
 
@@ -75,7 +76,9 @@ def state_of(optimizer):
 
 def cases():
     for info in OPTIMIZERS:
-        flags = [{}, *({flag: True} for flag in ("foreach", "fused") if flag in info.supported_impls)]
+        # In torch 2.10 Adagrad's fused step is not for CUDA.
+        has = {each for each in info.supported_impls if each != "fused" or "cuda" in info.supports_fused_on}
+        flags = [{}, *({flag: True} for flag in ("foreach", "fused") if flag in has)]
         for sample in info.optim_inputs_func(device="cuda"):
             for flag in flags:
                 name = "-".join([info.optim_cls.__name__, sample.desc.replace(" ", "_"), *flag])

@@ -349,10 +349,52 @@ def test_a_parked_state_shows_the_map_of_what_was_parked():
 
 
 def test_a_notebook_shows_the_same_page_in_a_frame_of_its_own():
-    inventory = tm.survey(nn.Linear(1, 1))
+    inventory = tm.survey(*in_mid_training())
     read = Read(inventory._repr_html_())
     ((tag, attrs),) = read.tags
     assert (tag, attrs["sandbox"], attrs["srcdoc"]) == ("iframe", "allow-scripts", inventory.to_html())
+
+
+def test_a_notebook_shows_a_small_result_in_a_few_lines():
+    model = nn.Linear(1, 1)
+    for result in (tm.survey(model), tm.survey(model).summary(), tm.plan(model, to="twin:0"), tm.move(model, to="cpu")):
+        read = Read(result._repr_html_())
+        assert not {tag for tag, _ in read.tags} & {"iframe", "script", "style"}
+        assert not read.open
+        assert str(result).splitlines()[0] in "".join(read.words)
+    words = Read(tm.survey(model)._repr_html_()).words
+    assert {"model.weight", "model.bias", "parameter"} <= {*words}
+
+
+def test_a_notebook_shows_a_verified_state_of_any_size_in_one_line():
+    verdict = tm.verify(*in_mid_training(), on="cpu")
+    assert Read(verdict._repr_html_()).words == [str(verdict)]
+    assert "<iframe" in tm.verify(*in_mid_training(), on="twin:0")._repr_html_()
+
+
+def test_what_is_shown_without_a_frame_is_text():
+    module = nn.Module()
+    module.table = {HOSTILE: torch.ones(2)}
+    for result in (tm.survey(module), tm.survey(module).summary()):
+        read = Read(result._repr_html_())
+        assert {tag for tag, _ in read.tags} <= {
+            "div",
+            "strong",
+            "table",
+            "caption",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+        }
+    assert str(tm.survey(module)[0].path) in Read(tm.survey(module)._repr_html_()).words
+
+
+def test_a_page_opens_on_the_state_after(plan):
+    assert island(plan.to_html())["opened"] == 1
+    assert island(tm.move(Model(), to="twin:0").to_html())["opened"] == 1
+    assert island(tm.verify(Model(), on="twin:0").to_html())["opened"] == 0  # what it is, not what it should be
 
 
 @pytest.mark.slow
@@ -573,15 +615,15 @@ def test_columns_sort_both_ways_and_back(show, plan):
 def test_before_and_after_have_the_colors_of_the_devices(show, plan):
     page = show(plan)
     bar = page.locator("#totals table").first
+    assert page.locator("#sides [aria-pressed=true]").inner_text() == "after"
+    assert page.locator("#map .cell.d1").count()
+    assert bar.locator("tr").all_inner_texts()[1].split("\t")[0] == "twin:0"
+    assert readable_bytes(plan.nbytes) in bar.locator("tr").nth(1).inner_text()
+    page.locator("#sides").get_by_role("button", name="before").click()
+    assert page.locator("#sides [aria-pressed=true]").inner_text() == "before"
     assert page.locator("#map .cell.d0").count()
     assert not page.locator("#map .cell.d1").count()
-    assert bar.locator("tr").all_inner_texts()[1].split("\t")[0] == "twin:0"
-    all_bytes = readable_bytes(plan.inventory.nbytes)
-    assert all_bytes in bar.locator("tr").nth(0).inner_text()
-    page.locator("#sides").get_by_role("button", name="after").click()
-    assert page.locator("#map .cell.d1").count()
-    assert readable_bytes(plan.nbytes) in bar.locator("tr").nth(1).inner_text()
-    assert page.locator("#sides [aria-pressed=true]").inner_text() == "after"
+    assert readable_bytes(plan.inventory.nbytes) in bar.locator("tr").nth(0).inner_text()
 
 
 def test_tensors_that_share_a_storage_light_up_and_are_linked(show, plan):
@@ -755,8 +797,8 @@ def test_without_scripts_all_but_the_map_and_the_list_can_be_read(show):
     page = show(tm.verify(Model(), on="twin:0"), java_script_enabled=False)
     assert page.locator("#map, #rows, #theme").filter(visible=True).count() == 0
     words = page.locator("main").inner_text()
-    assert "FINDINGS" in words.upper()
-    assert "The largest tensors" in words
+    assert "PROBLEMS (13)" in words.upper()
+    assert "Largest tensors" in words
     assert "model.words.weight" in words
     page.locator(".points summary").click()  # what is folded opens
     assert page.get_by_text("model.table", exact=True).first.is_visible()

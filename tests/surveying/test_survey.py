@@ -18,6 +18,7 @@ from zoo import ZOO, numbers
 import torchmove as tm
 from torchmove.surveying.paths import _unused
 from torchmove.surveying.readers import modules
+from torchmove.surveying.survey import survey_objects
 
 
 def paths(*objects):
@@ -280,7 +281,8 @@ def test_a_class_that_was_surveyed_can_be_forgotten():
 
 def test_a_device_that_is_given_does_not_hide_those_that_others_remember():
     device, other = torch.device("cpu"), Holding(torch.device("cpu"), first=False)
-    assert [str(value.path) for value in tm.survey(device, other).device_values] == ["other.held"]
+    found = survey_objects({"device": device, "other": other})
+    assert [str(value.path) for value in found.device_values] == ["other.held"]
 
 
 @pytest.mark.parametrize("name", ["_parameters", "_buffers", "_modules"])

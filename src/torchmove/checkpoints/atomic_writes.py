@@ -2,25 +2,29 @@
 
 It is written under a hidden name beside its place, `.NAME.torchmove-XXXX.partial`, and gets its name when all of it is
 on the disk. A killed process leaves its temporary file, which no reader takes for a checkpoint; the next writer of the
-same result removes it, unless its lock shows that it is still being written.
+same result removes it, unless its lock shows that it is still being written. On Windows, which has no such locks, it
+stays.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from torchmove.checkpoints.file_kinds import SUFFIXES
-from torchmove.checkpoints.untrusted import Unfit
+from torchmove.checkpoints.untrusted import NO_WAIT, Unfit
 from torchmove.formatting import readable_bytes
 from torchmove.results import PAGE_MARK
+
+if sys.platform != "win32":
+    import fcntl
 
 _FILES = (*SUFFIXES, ".ckpt", ".json")
 _OTHER_FILES = (".safetensors", ".json")
@@ -60,7 +64,7 @@ def _is_page(place: Path) -> bool:
     try:
         if not stat.S_ISREG(os.lstat(place).st_mode):
             return False
-        with open(os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        with open(os.open(place, os.O_RDONLY | _NO_LINK | NO_WAIT), "rb") as file:
             return file.read(len(PAGE_MARK)) == PAGE_MARK.encode()
     except OSError:
         return False
@@ -112,6 +116,7 @@ def _refuse_name(out: str, *, folder: bool) -> None:
 
 
 _END = ".partial"
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextmanager
@@ -143,8 +148,7 @@ def new_folder(out: Path, mode: int) -> Iterator[Path]:
 
 def make_file(path: Path, mode: int) -> None:
     """Create an empty file with the permissions `mode`, less the umask, and writable by its owner."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    os.close(os.open(path, flags, mode | stat.S_IRUSR | stat.S_IWUSR))
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode | stat.S_IRUSR | stat.S_IWUSR))
 
 
 def close_file(path: Path, mode: int) -> None:
@@ -174,11 +178,14 @@ def _begin(out: Path) -> str:
 
 
 def _locked(hidden: Path, make: Callable[[Path], object]) -> int:
+    if sys.platform == "win32":  # where an open file cannot be renamed either
+        make(hidden)
+        return -1
     while True:
         make(hidden)
         # Before it is locked, another process may remove it as a leftover: then create it again.
         with suppress(FileNotFoundError):
-            lock = os.open(hidden, os.O_RDONLY | os.O_CLOEXEC)
+            lock = os.open(hidden, os.O_RDONLY)
             with suppress(OSError):  # a file system without locks: leftovers are not removed there
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if _is(hidden, lock):
@@ -194,11 +201,13 @@ def _is(path: Path, descriptor: int) -> bool:
 
 def _remove_leftovers(out: Path) -> None:
     """Remove temporary files of killed processes: those that are not locked."""
+    if sys.platform == "win32":
+        return
     for name in os.listdir(out.parent):
         if not (name.startswith(_begin(out)) and name.endswith(_END)):
             continue
         with suppress(OSError):
-            lock = os.open(out.parent / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            lock = os.open(out.parent / name, os.O_RDONLY | _NO_LINK)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(out.parent / name)
@@ -226,7 +235,8 @@ def _link(hidden: Path, out: Path) -> None:
 
 
 def _persist(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # Windows writes out only what is open for writing.
+    descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

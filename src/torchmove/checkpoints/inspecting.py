@@ -26,14 +26,14 @@ from torchmove.checkpoints.pickled_objects import (
     nbytes,
     used_bytes,
 )
-from torchmove.checkpoints.safetensors import HeaderTensor, header_of
+from torchmove.checkpoints.safetensors import Header, header_of
 from torchmove.checkpoints.unpickling import Reading, TorchFile
 from torchmove.checkpoints.untrusted import Budget, InputFile, Unfit, in_a_line, naming
 from torchmove.devices import remembered_device
 from torchmove.formatting import counted, readable_bytes
 from torchmove.internals.guards import without_collector
 from torchmove.results import Result
-from torchmove.surveying.paths import ITEM, KEY, KEYED, Path, root_path
+from torchmove.surveying.paths import ITEM, KEY, KEYED, Path, matcher, root_path
 
 _SHOWN = 10  # kinds of optimizer state
 NO_DEVICE = "any device"  # a safetensors file does not record devices
@@ -99,6 +99,7 @@ class Contents(Result):
     mentions: tuple[DeviceMention, ...]
     unused_bytes: int = 0  # of storages without a tensor
     unlisted: int = 0  # further paths of tensors; `entries` has the first thousand of each
+    metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # `__metadata__` of each safetensors file
 
     @property
     def nbytes(self) -> int:
@@ -124,6 +125,13 @@ class Contents(Result):
         others = self.by_storage[entry.storage] if entry.storage is not None else []
         return (self.entries[index].path for index in others if self.entries[index] is not entry)
 
+    def select(self, pattern: str) -> SelectedContents:
+        """The tensors whose path matches a pattern, with `*` as in `keep=`: `model` for `['model']` and all in it."""
+        fits = matcher(pattern)
+        return SelectedContents(
+            self, pattern, tuple(index for index, each in enumerate(self.entries) if fits(each.path))
+        )
+
     @cached_property
     def by_storage(self) -> Mapping[int, list[int]]:
         found: defaultdict[int, list[int]] = defaultdict(list)
@@ -131,6 +139,15 @@ class Contents(Result):
             if entry.storage is not None:
                 found[entry.storage].append(index)
         return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SelectedContents(Result):
+    """Some of the tensors of a checkpoint: those that match a pattern."""
+
+    contents: Contents
+    pattern: str
+    indices: tuple[int, ...]
 
 
 def shown(path: Path) -> str:
@@ -159,6 +176,7 @@ class Found:
     storages: list[SavedStorage] = field(default_factory=list)
     optimizers: list[OptimizerState] = field(default_factory=list)
     mentions: list[DeviceMention] = field(default_factory=list)
+    metadata: dict[str, dict[str, str]] = field(default_factory=dict)
     unlisted: int = 0  # paths of tensors, beyond the first thousand of each
 
     def extend(self, more: Found) -> None:
@@ -166,6 +184,7 @@ class Found:
         self.storages.extend(more.storages)
         self.optimizers.extend(more.optimizers)
         self.mentions.extend(more.mentions)
+        self.metadata.update(more.metadata)
         self.unlisted += more.unlisted
 
 
@@ -371,10 +390,10 @@ def _read_file(source: InputFile, path: pathlib.Path, budget: Budget | None, beg
     return FileContents(path, walk(opened.reading, path.name, begin), opened)
 
 
-def _found_in(header: list[HeaderTensor], file: str, begin: int) -> Found:
+def _found_in(header: Header, file: str, begin: int) -> Found:
     """The contents of a .safetensors file: each tensor has its own storage."""
-    found = Found()
-    for index, (name, dtype, shape, first, end) in enumerate(header, begin):
+    found = Found(metadata={file: header.metadata})
+    for index, (name, dtype, shape, first, end) in enumerate(header.tensors, begin):
         path, stride = Path(root_path(""), ITEM, name), tuple(accumulate(shape[:0:-1], mul, initial=1))[::-1]
         found.entries.append(SavedTensor(path, dtype, shape, stride if shape else (), 0, end - first, index))
         found.storages.append(SavedStorage(file, name, NO_DEVICE, end - first, end - first))
@@ -383,7 +402,7 @@ def _found_in(header: list[HeaderTensor], file: str, begin: int) -> Found:
 
 def _contents(path: pathlib.Path, kind: str, files: tuple[str, ...], found: Found, unused_bytes: int) -> Contents:
     parts = (tuple(found.entries), tuple(found.storages), tuple(found.optimizers), tuple(found.mentions))
-    return Contents(in_a_line(str(path)), kind, files, *parts, unused_bytes, found.unlisted)
+    return Contents(in_a_line(str(path)), kind, files, *parts, unused_bytes, found.unlisted, found.metadata)
 
 
 def _sharded(folder: pathlib.Path, index: Shards, visit: Callable[[FileContents], object]) -> Contents:

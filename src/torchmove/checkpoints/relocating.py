@@ -26,6 +26,7 @@ from torchmove.checkpoints.inspecting import Contents, FileContents, SavedTensor
 from torchmove.checkpoints.pickled_objects import dtype_name, meaning
 from torchmove.checkpoints.unpickling import PICKLE, Reading, rewritten
 from torchmove.checkpoints.untrusted import InputFile, Stamp, Unfit, in_a_line, naming, refused
+from torchmove.devices import resolve_device
 from torchmove.moving.movers.copies import Advance
 from torchmove.progress import ProgressBar
 from torchmove.results import Result
@@ -136,8 +137,10 @@ def relocate(
     `overwrite=True`, and only a regular file by a file. The result has the permissions of the original. Memory use is
     that of the pickle and a few MiB, for tensors of any size.
 
-    Raises CheckpointRefused for whatever `inspect` refuses or torch does not load weights-only, and if there is nothing
-    to do: a .safetensors file names no device and loads on any.
+    A checkpoint that is on the device already is copied unchanged: `out` is there in any case.
+
+    Raises CheckpointRefused for whatever `inspect` refuses or torch does not load weights-only, and for a .safetensors
+    file, which names no device and loads on any.
     """
     began = time.monotonic()
     target, place = _location(to), Path(out)
@@ -147,8 +150,6 @@ def relocate(
         file = chosen_file(Path(path))
         index = read_index(file) if is_index(file) else None
         folder = index is not None or Path(path).is_dir()
-        if not any(rewrite.storages for rewrite in work):
-            raise Unfit("R070", f"all of its storages are on {target} already")
     with naming(place):
         check_output(os.fspath(out), [rewrite.path for rewrite in work], folder=folder, overwrite=overwrite)
         total = sum(rewrite.stamp.nbytes for rewrite in work)
@@ -166,7 +167,7 @@ def relocate(
 def _location(to: str | torch.device) -> str:
     with naming(f"to={to!s}"):
         try:
-            device = torch.device(to)
+            device = resolve_device(to) if to == "auto" else torch.device(to)
         except (RuntimeError, TypeError):
             raise Unfit("R060", "not a device that this version of torch knows") from None
         if device.type in _WITHOUT_STORAGES:

@@ -47,8 +47,14 @@ class HeaderTensor(NamedTuple):
     end: int
 
 
-def header_of(source: InputFile, budget: Budget) -> list[HeaderTensor]:
-    """The tensors of a .safetensors file, in the order of its header."""
+class Header(NamedTuple):
+    """What a .safetensors file describes: its tensors in order, and the texts in its `__metadata__`."""
+
+    tensors: list[HeaderTensor]
+    metadata: dict[str, str]
+
+
+def header_of(source: InputFile, budget: Budget) -> Header:
     if source.nbytes < 8:
         raise Unfit("R062" if not source.nbytes else "R065", "too short for a safetensors file")
     length = int.from_bytes(source.read(0, 8), "little")
@@ -57,22 +63,33 @@ def header_of(source: InputFile, budget: Budget) -> list[HeaderTensor]:
     if length > _MOST_HEADER_BYTES:
         raise Unfit("R067", f"its header has {length} bytes; the limit is {_MOST_HEADER_BYTES}")
     budget.grant(source, 8, length)
-    tensors = [*_described(source.read(8, length), budget)]
+    metadata: dict[str, str] = {}
+    tensors = [*_described(source.read(8, length), budget, metadata)]
     _fill(tensors, source.nbytes - 8 - length)
-    return tensors
+    return Header(tensors, metadata)
 
 
-def _described(raw: bytes, budget: Budget) -> Iterator[HeaderTensor]:
+def _described(raw: bytes, budget: Budget, metadata: dict[str, str]) -> Iterator[HeaderTensor]:
     if not raw.startswith(b"{"):
         raise Unfit("R062", "its header is not that of a safetensors file")
     header = JsonText(raw, "its header", budget)
     for name in header.members():
         if name == "__metadata__":
-            header.skip()
+            metadata.update(_texts(header, budget))
         else:
             budget.spend(64)
             yield _tensor(name, header.flat(_LONGEST_DESCRIPTION))
     header.end()
+
+
+def _texts(header: JsonText, budget: Budget) -> Iterator[tuple[str, str]]:
+    """The members of an object of texts. Of anything else that a file may have there, the first characters."""
+    if header.next() != "{":
+        header.skip()
+        return
+    for key in header.members():
+        budget.spend(16)
+        yield key, header.string() if header.next() == '"' else header.skip()
 
 
 def _tensor(name: str, described: Any) -> HeaderTensor:

@@ -82,6 +82,7 @@ def in_a_line(text: str, most: int = 300) -> str:
 
 
 CHUNK_BYTES = 4 << 20
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # to open a pipe; Windows has no such files
 
 
 class Stamp(NamedTuple):
@@ -101,7 +102,7 @@ class InputFile:
         try:
             # Opening a device can have side effects, and opening a pipe without a writer would block.
             _ordinary(os.stat(self.path))
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(self.path, os.O_RDONLY | NO_WAIT)
         except ValueError:
             raise Unfit("R061", "not a valid file name") from None
         self._file: IO[bytes] = os.fdopen(descriptor, "rb", buffering=0)
@@ -265,7 +266,7 @@ class JsonText:
             self._at = scalar.end() if scalar else self._invalid("a value is missing")
         while open_ones:
             self._skip_one(open_ones)
-        return self._text[begin : begin + 100]
+        return self._text[begin : min(self._at, begin + 100)]
 
     def _skip_one(self, open_ones: list[str]) -> None:
         found = _INNER.search(self._text, self._at)

@@ -2,6 +2,8 @@
 
 commands  the commands, from survey to completion
 targets   the TARGET argument, `train.py:build`: the objects that a user's function returns
+rehearsed_targets  the rehearsal of a TARGET
+fixing    --fix: rehearse edited programs, each in a process of its own
 output    stdout, reserved for results: as text, JSON or an HTML page; errors; exit codes
 
 Commands import torch when they run, so that help and completion are fast.
@@ -25,10 +27,12 @@ Examples:
 Exit codes:
   0  no problem found
   1  problems found
-  2  refused, with the reason and the remedy
+  2  the command is mistyped
   3  error
   4  incomplete: the rehearsal did not reach the end of the step
+  5  refused, with the reason and the remedy
   130  Ctrl-C
+  141  the reader of a pipe closed it
 """
 
 

@@ -13,10 +13,13 @@ import sys
 import traceback
 from collections.abc import Callable, Collection
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
+
+from torchmove.results import SCHEMA
 
 if TYPE_CHECKING:
     from torchmove.results import Result
@@ -27,7 +30,7 @@ _ANSWERS = "torchmove.answers"
 
 def say(words: str) -> None:
     """Print to the stream of the command's results."""
-    stream: IO[str] | None = click.get_current_context().meta.get(_ANSWERS) or sys.stdout
+    stream = _stream()
     if stream is None:  # stdout is closed
         return
     try:
@@ -37,13 +40,18 @@ def say(words: str) -> None:
         raise
 
 
+def _stream() -> IO[str] | None:
+    stream: IO[str] | None = click.get_current_context().meta.get(_ANSWERS) or sys.stdout
+    return stream
+
+
 def _encodable(words: str, stream: IO[str]) -> str:
     """The text with characters replaced that the terminal cannot show: mostly the rules of tables."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         words.encode(encoding)
     except UnicodeEncodeError:
-        return words.replace("─", "-").encode(encoding, "replace").decode(encoding)
+        return words.replace("─", "-").replace("…", "~").encode(encoding, "replace").decode(encoding)
     return words
 
 
@@ -110,7 +118,7 @@ class PageFile(NamedTuple):
                 hidden.write_text(words, encoding="utf-8")
 
 
-FINE, FINDINGS, REFUSED, ERROR, INCOMPLETE, INTERRUPTED, UNHEARD = 0, 1, 2, 3, 4, 130, 141
+FINE, FINDINGS, MISTYPED, ERROR, INCOMPLETE, REFUSED, INTERRUPTED, UNHEARD = 0, 1, 2, 3, 4, 5, 130, 141
 
 _JSON = "torchmove.json"
 _STDOUT = "-"
@@ -130,7 +138,15 @@ class CommandRefused(click.ClickException):
         click.echo(f"{click.style(self.kind + ':', fg=self.color)} {self.message}", file=file, err=True, color=color())
 
     def facts(self) -> dict[str, Any]:
-        return {"ok": False, self.kind: self.message, "refusals": [each._asdict() for each in self.refusals]}
+        refusals = [each._asdict() for each in self.refusals]
+        return {"schema": SCHEMA, "ok": False, self.kind: self.message, "refusals": refusals}
+
+
+class CommandMistyped(CommandRefused):
+    """Arguments that make no command, or name nothing: one line with the remedy. click itself exits with 2 then."""
+
+    exit_code = MISTYPED
+    kind, color = "usage", "yellow"
 
 
 class CommandFailed(CommandRefused):
@@ -147,14 +163,22 @@ class Commands(click.Group):
         del ctx
         return list(self.commands)  # in the order of definition, not alphabetical
 
-    def make_context(self, *given: Any, **extra: Any) -> click.Context:
+    def make_context(self, info_name: str | None, args: list[str], *given: Any, **extra: Any) -> click.Context:
+        in_json = _in_json(args)
         try:
-            return super().make_context(*given, **extra)
+            return super().make_context(info_name, args, *given, **extra)
         except click.UsageError as error:
-            raise _usage_error(error) from None
+            ending = _usage_error(error)
+            if in_json:
+                click.echo(json.dumps(ending.facts(), indent=2))
+            raise ending from None
         except OSError as error:  # the help could not be written
             discard_output(sys.stdout)
             raise CommandFailed(described(error)) from None
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_JSON] = _in_json(args)  # also if the rest of the command cannot be parsed
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -170,15 +194,22 @@ class Commands(click.Group):
             if ctx.params["debug"]:
                 traceback.print_exc()
             ending = _error_for(error, ctx.invoked_subcommand)
-            if _JSON in ctx.meta:
+            if ctx.meta[_JSON]:
                 say(json.dumps(ending.facts(), indent=2))
             raise ending from None
 
 
-def _usage_error(error: click.UsageError) -> CommandRefused:
+def _in_json(args: list[str]) -> bool:
+    own = args[: args.index("--")] if "--" in args else args  # the rest are arguments of a script
+    return "--json" in own or "--format=json" in own or ("--format", "json") in pairwise(own)
+
+
+def _usage_error(error: click.UsageError) -> CommandMistyped:
     command = error.ctx.command_path if error.ctx else "torchmove"
     message = " ".join(error.format_message().split()).rstrip(".")
-    return CommandRefused(message if "Fix: " in message else f"{message}. Fix: see {command} --help")
+    if isinstance(error, click.NoSuchOption) and command.endswith(" rehearse"):
+        message += f". Fix: see {command} --help; options of a script come after --: train.py -- {error.option_name}"
+    return CommandMistyped(message if "Fix: " in message else f"{message}. Fix: see {command} --help")
 
 
 def _error_for(error: Exception, command: str | None) -> CommandRefused:
@@ -209,17 +240,10 @@ def described(error: BaseException) -> str:
 # ---------------------------------------------------------------- options
 
 
-def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
-    del param
-    if value:
-        ctx.meta[_JSON] = True
-    return value
-
-
 def _page(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Check the arguments of --html before the command runs."""
     del param
-    if value == _STDOUT and _JSON in ctx.meta:
+    if value == _STDOUT and ctx.meta[_JSON]:
         raise click.BadParameter("- and --json both write to stdout. Fix: --html report.html --json")
     if value in (None, _STDOUT):
         return value
@@ -231,7 +255,7 @@ def _page(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
     return value
 
 
-as_json = click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_note_json, help="Print JSON.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _as_page = click.option(
     "--html",
     type=click.Path(allow_dash=True),
@@ -258,6 +282,25 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_answer
 
 
+def _format(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    del param
+    if value in ("github", "sarif") and ctx.meta[_JSON]:
+        raise click.BadParameter(f"{value} and --json both write to stdout. Fix: leave one of them out")
+    return value
+
+
+# For results with lines of code. --json is short for --format json.
+as_format = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "json", "github", "sarif"]),
+    default="text",
+    show_default=True,
+    callback=_format,
+    help="Print text, JSON, GitHub annotations, or SARIF 2.1.0 for code scanning.",
+)
+
+
 def devices_like(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Device names for shell completion."""
     del ctx, param
@@ -275,19 +318,30 @@ class Answer(NamedTuple):
     as_html: bool
     page: PageFile | None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is JSON or a page, which have everything."""
+        return self.as_json or self.as_html or self.page is not None
+
     def check(self, inputs: Collection[Path]) -> None:
         """Refuse a page that cannot be written, before the command runs. `inputs`: the files that the command reads."""
         if self.page is not None:
             self.page.check(inputs)
 
-    def tell(self, result: Result, inputs: Collection[Path]) -> None:
+    def tell(self, result: Result, inputs: Collection[Path], format_: str = "text") -> None:
         if self.page is not None:
             self.page.write(result.to_html(), inputs)
             click.echo(f"wrote {os.path.relpath(self.page.path)}", err=True)
+        if self.as_html and format_ != "text":
+            raise click.UsageError("--html - and --format both write to stdout. Fix: --html report.html")
         if self.as_html:
             say(result.to_html())
+        elif format_ in ("github", "sarif"):
+            from torchmove.reporting import line_formats
+
+            say(getattr(line_formats, format_)(result))
         else:
-            tell(result, as_json=self.as_json)
+            tell(result, as_json=self.as_json or format_ == "json")
 
 
 def tell(result: Result, *, as_json: bool) -> None:
@@ -297,4 +351,5 @@ def tell(result: Result, *, as_json: bool) -> None:
     else:
         from torchmove.reporting import report, text
 
-        say(text.render(report(result).sheet(), color=True))  # click removes the colors unless it is a terminal
+        width = text.terminal_width(_stream())
+        say(text.render(report(result).sheet(), color=True, width=width))  # click removes colors unless in a terminal

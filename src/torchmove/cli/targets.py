@@ -124,6 +124,25 @@ def target(text: str) -> Target:
     return Target(text, where, factory, Path.cwd())
 
 
+class ScriptFile(NamedTuple):
+    """A script of the user's, which is run."""
+
+    path: str
+    folder: Path
+
+    def files(self) -> list[Path]:
+        return [self.folder / self.path]
+
+
+def target_or_script(text: str) -> Target | ScriptFile:
+    """Parse the TARGET of `rehearse`, which may be a script."""
+    if not text.endswith(".py"):
+        return target(text)
+    if not Path(text).is_file():
+        raise click.BadParameter(f"the file {text} does not exist")
+    return ScriptFile(text, Path.cwd())
+
+
 def several(made: Any) -> tuple[Any, ...]:
     # A named tuple or a dict of tensors is one object; a plain tuple or list is several.
     return tuple(made) if type(made) in (tuple, list) else (made,)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing.process
+import os
+import pathlib
 from operator import attrgetter
 from typing import Any
 
@@ -10,10 +12,10 @@ import torch
 from torch import Tensor, serialization
 from torch.utils import _pytree as pytree
 from torch.utils._device import _device_constructors
-from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode, return_and_correct_aliasing
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-__all__ = ["TorchDispatchMode", "pytree", "return_and_correct_aliasing"]
+__all__ = ["ThreadDispatchMode", "TorchDispatchMode", "pytree", "return_and_correct_aliasing"]
 
 # ---------------------------------------------------------------- tensors and their implementation
 
@@ -31,10 +33,30 @@ is_functorch_tensor = torch._C._functorch.is_functorch_wrapped_tensor
 FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
 
 
+class ThreadDispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode for another thread than the one whose mode it joins.
+
+    torch's flags that a mode is active belong to the process. A thread that ends after the other mode would leave them
+    set, and torch.compile would compile nothing from then on.
+    """
+
+    def __enter__(self) -> ThreadDispatchMode:
+        _push_mode(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _pop_mode(None)
+
+
 def schema_of(operator: Any) -> Any:
     """The arguments and results that an operator declares."""
     return operator._schema
 
+
+# ---------------------------------------------------------------- files
+
+# Whose functions work on files: before Python 3.11 pathlib has its own references to those of os.
+file_systems: tuple[Any, ...] = tuple(filter(None, (os, getattr(pathlib, "_normal_accessor", None))))
 
 # ---------------------------------------------------------------- tensors from Python values
 

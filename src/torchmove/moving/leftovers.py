@@ -249,7 +249,8 @@ def _places(some: list[Any], budget: _Budget) -> dict[int, list[str]]:
     """Descriptions of the referrers of some objects, by the objects' ids. Runs no code of the referrers."""
     wanted = {*map(id, some)}
     found: dict[int, list[str]] = {me: [] for me in wanted}
-    holders = [each for each in gc.get_referrers(*some) if each is not some]
+    asked = tuple(some)  # Python 3.13 names the tuple of its arguments among the referrers
+    holders = [each for each in gc.get_referrers(*asked) if each is not some and each is not asked]
     dicts = [each for each in holders if isinstance(each, dict)]
     owners = _owners(dicts, budget)
     for holder in holders:
@@ -261,7 +262,18 @@ def _places(some: list[Any], budget: _Budget) -> dict[int, list[str]]:
         elif isinstance(holder, (list, tuple)):
             for me in wanted.intersection(map(id, holder)):
                 found[me].append(f" in {type(holder).__name__} of {len(holder)}")
+        else:
+            for key, value in _attributes(holder):
+                if id(value) in wanted:
+                    found[id(value)].append(f" under {key!r} in a {type(holder).__name__}")
     return {me: places or [" in a local variable or a graph"] for me, places in found.items()}
+
+
+def _attributes(holder: Any) -> list[tuple[str, Any]]:
+    """From Python 3.11 on objects hold their attributes themselves, without a dict that could be found."""
+    with suppress(Exception):
+        return list(dict.items(object.__getattribute__(holder, "__dict__")))
+    return []
 
 
 def _owners(dicts: list[dict[Any, Any]], budget: _Budget) -> dict[int, str]:

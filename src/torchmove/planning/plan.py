@@ -199,6 +199,7 @@ class Plan(Result):
         dtype: the dtype that parameters and buffers are cast to, or None.
         memory_format: the memory format that parameters and buffers get.
         repoints: remembered devices that would change too.
+        assumed_bytes: the memory that the target was assumed to have free, if it need not exist; else None.
     """
 
     inventory: Inventory
@@ -216,6 +217,7 @@ class Plan(Result):
     devices: tuple[torch.device, ...] = ()  # those of `to=`: the target alone, or those of a dict
     dtype: torch.dtype | None = None  # that of parameters and buffers after the move, if requested
     memory_format: torch.memory_format = torch.preserve_format
+    assumed_bytes: int | None = None
 
     @cached_property
     def metadata(self) -> Metadata:

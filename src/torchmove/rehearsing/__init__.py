@@ -1,6 +1,7 @@
 """Rehearse a training step on a simulated device: report every line that would fail on the real one, in one run.
 
 run                 a rehearsal from beginning to end
+scripts             a whole script, for some optimizer steps
 result              the Rehearsal and its findings
 captured            which objects are state or data, and which objects the step reaches by names in its code
 decisions           devices that the program chose earlier, on a machine without the device
@@ -16,6 +17,7 @@ runtime             what torch.cuda, torch.accelerator and libraries report abou
 precision           autocast and gradient scalers
 concurrency         threads, pools and worker processes of the step
 files               what the step saves and loads
+file_overlay        what a script writes, and reads of it
 provenance          the origin of a tensor, and the current line of the user's code
 origins             describes a tensor on the wrong device, and the fix
 """

@@ -272,6 +272,9 @@ class Captured:
         for each in inside:
             if isinstance(each, (DataLoader, Dataset, Sampler)):
                 self._meet_sources(each)
+            for one in getattr(each, "__dict__", {}).values():
+                if isinstance(one, type):  # settings in the body of a class: `self.cfg = CFG`
+                    self._meet_class(one)
 
     def _meet_class(self, kind: type) -> None:
         for base in kind.__mro__:
@@ -279,7 +282,8 @@ class Captured:
                 self.classes.append(base)
                 for name, value in vars(base).items():
                     self._todo += [value, *_functions_in(value)]
-                    if isinstance(value, _HOLDERS) and not name.startswith("__"):
+                    is_random = type(value).__module__.startswith("numpy.random")
+                    if (isinstance(value, _HOLDERS) or is_random) and not name.startswith("__"):
                         self._hold(f"{base.__name__}.{name}", value)
 
     def _hold(self, name: str, value: Any) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.multiprocessing import reductions
 from torch.utils.data import DataLoader
 
-from torchmove.internals.simulation import RUN_PROCESS, LoaderIterator, Process, TorchDispatchMode, pytree
+from torchmove.internals.simulation import RUN_PROCESS, LoaderIterator, Process, ThreadDispatchMode, pytree
 from torchmove.rehearsing.device import Over, SimulatedDevice, Task, outside_simulation
 from torchmove.rehearsing.function_overrides import FunctionOverrides
 from torchmove.rehearsing.origins import delivered as delivered_by_loader
@@ -113,7 +113,7 @@ class ThreadTracking:
             time.sleep(_MOMENT)
 
 
-class _Entrance(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Entrance(ThreadDispatchMode):  # type: ignore[no-untyped-call]
     """The dispatch mode of another thread: one mode object can be active in one thread only."""
 
     def __init__(self, stage: SimulatedDevice) -> None:

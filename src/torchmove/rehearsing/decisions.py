@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import inspect
 import re
 import sys
 import types
-from collections import ChainMap, defaultdict, deque
+from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FrameType
@@ -45,6 +46,7 @@ from torchmove.rehearsing.evaluation import (
     assigned_to,
     end_of,
     is_candidate,
+    is_count,
     is_for_the_cpu,
     is_made_on_cpu,
     on_device,
@@ -73,6 +75,8 @@ _MOST_HOLDERS = 4  # levels of nested objects to follow
 _CONTAINERS = (list, tuple, dict, set, deque)  # whose elements are checked one by one
 _DISTRIBUTIONS = (torch.distributions.Distribution, torch.distributions.Transform)  # they hold their argument tensors
 
+
+_FILLED_BY_LIBRARY = (UserDict, UserList)  # base classes that assign attributes of their own
 
 _Moment = tuple[int, ...]  # when a statement ran: its position, preceded by the position of the call that led to it
 
@@ -268,14 +272,17 @@ class Decided:
         space = {**dict(ChainMap(vars(sys.modules.get(type(holder).__module__, types)), *spaces)), "self": holder}
         for name, value in _attributes_of(holder):
             is_device = self._is_name_or_switch(value) or self._is_unset(value, name, owners)
-            if (id(holder), name) in seen or not (is_device or is_for_the_cpu(value, self.home)):
+            source, own = self._assigned_in(name, owners)
+            are_counted = is_count(value, own)
+            if (id(holder), name) in seen or not (is_device or are_counted or is_for_the_cpu(value, self.home)):
                 continue
             line = self._of_attribute(name, holder, owners)
             if line is None:
                 continue
-            source, own = self._assigned_in(name, owners)
             if value is False:
                 new = self.again.switch(own, source, space)
+            elif are_counted:
+                new = self.again.count(own, source, space)
             elif is_device:
                 new = self._new(value)
             else:
@@ -322,6 +329,7 @@ class Decided:
                 self._add(elements or value, there)
                 if not isinstance(value, _CONTAINERS) or len(elements) == len(value):
                     self.sent_names.add(name)
+            self._add([*self._sent_parts("", own, value)], there)
         for name in outside:
             self._add_of_library(name, self.around.held[name], there, partial(self._made_by_library, name))
         for name, value in self._variables():
@@ -333,9 +341,14 @@ class Decided:
             for name, value in closure_of(function).items():
                 if _is_movable(value) and self._was_sent(name, value, scope_around(function.__qualname__)):
                     self._add(value, there)
+            self._add([*self._sent_defaults(function)], there)
+        for kind in self.around.classes:
+            self._add([*self._sent_class_attributes(kind)], there)
         for name, value in parameters.items():
             if self._was_returned(name) or self._is_sent_global(value):
                 self._add(value, there)
+            scopes = {scope for source in self._sources for scope in _makers(source, name)}
+            self._add([each for scope in scopes for each in self._sent_parts(scope, name, value)], there)
             self._add_of_library(name, value, there, partial(self._made_by_library, name))
         for holder, _ in inventory.holders.values():
             if type(holder) in self.around.classes:
@@ -392,7 +405,7 @@ class Decided:
             yield Name(name, "", value, partial(self._was_sent, name, value, scope), is_made, bind)
 
     def _attribute_named(self, name: str, holder: Any) -> Name:
-        value, own = vars(holder)[name], _owners(holder)
+        value, own = dict(_attributes_of(holder))[name], _owners(holder)
         is_made = partial(self._is_made_on_cpu, lambda source: self._own(source, name, own))
         was_sent = partial(self._attribute_was_sent, name, holder, value)
         return Name(
@@ -420,7 +433,7 @@ class Decided:
                 assigned = [each for each in source.attributes.get(name, ()) if each.owner in own]
                 return next(filter(None, (self.reasons.by_library(source, each) for each in assigned)), None)
 
-            self._add_of_library(name, value, there, made, vars(holder).values())
+            self._add_of_library(name, value, there, made, [each for _, each in _attributes_of(holder)])
 
     def _add_inherited(self, holder: Any, there: set[int]) -> bool:
         """Add what a library base class moves, as in a subclass of a trainer. Returns whether it moves anything."""
@@ -434,7 +447,7 @@ class Decided:
             for name, assigned in source.attributes.items()
             if any(each.owner in own for each in assigned)
         }
-        inherited = [value for name, value in vars(holder).items() if name not in users]
+        inherited = [value for name, value in _attributes_of(holder) if name not in users]
         self.of_libraries |= {id(each): each for each in (holder, *held(inherited, object))}
         for each in held(inherited, torch.nn.Module):
             self._add(each, there)
@@ -587,7 +600,7 @@ class Decided:
                     there.add(id(tensor))
         elif type(each) in self.around.classes:
             self._add_own(each, there)
-        made = [value for value in vars(each).values() if isinstance(value, torch.Generator)]
+        made = [value for _, value in _attributes_of(each) if isinstance(value, torch.Generator)]
         if made and self._all_decided("Generator"):
             self.generators += made
 
@@ -670,7 +683,7 @@ class Decided:
             {name for source, owner in read for name in source.moved_by(owner, keeps=keeps, inherits=inherits)}
             for keeps in (False, True)
         )
-        for name, each in getattr(value, "__dict__", {}).items() if moved else ():
+        for name, each in _attributes_of(value) if moved else ():
             if not {name, ITSELF}.isdisjoint(kept if isinstance(each, torch.Tensor) else moved):
                 self._add(each, there)
 
@@ -692,10 +705,59 @@ class Decided:
             return [one for key, one in vars(value).items() if self._was_sent(f"{name}.{key}", one)]
         if not isinstance(value, (list, tuple, dict, set, deque)):
             return []
-        if self._was_sent(f"{name}[]", value) or self._was_filled(name):
-            return list(value.values()) if isinstance(value, dict) else list(value)
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        pairs = _members(value)
+        if self._was_filled(name):
+            return [one for _, one in pairs]
+        if self._was_sent(f"{name}[]", value):
+            elements = [(key, one) for key, one in pairs if self._was_sent(f"{name}[]", one)]
+            return [one for key, one in elements if not self._came_later(name, key)]
         return [one for key, one in pairs if not _is_plain(one) and self._element_was_sent(name, key, one)]
+
+    def _came_later(self, name: str, key: Any, scope: str = "") -> bool:
+        """Was an element assigned on the CPU, below the loop that moves the others: `nets["critic"] = Critic()`?"""
+        for source in self._sources:
+            loops = [end_of(each.value) for each in source.names.get((scope, f"{name}[]"), ()) if each.is_sent]
+            own = source.names.get((scope, f"{name}[{key!r}]"), [])
+            if loops and own and end_of(own[-1].value) > max(loops):
+                return self.placements.sent(source, own) is None
+        return False
+
+    def _sent_parts(self, scope: str, name: str, whole: Any) -> Iterator[Any]:
+        """Yield what statements put into a variable on the device: `s.a.w = ...`, `bank["w"] = ...`, `rows.add(..)`."""
+        for source in self._sources:
+            for (at, part), assigned in list(source.names.items()):
+                if at == scope and part.startswith((f"{name}.", f"{name}[")):
+                    holder = part.removesuffix("[]")
+                    for key, each in _reached(whole, part.removeprefix(name)):
+                        was_sent = self.placements.sent(source, assigned, is_tensor=isinstance(each, torch.Tensor))
+                        if was_sent and not (holder != part and self._came_later(holder, key, scope)):
+                            yield each
+
+    def _sent_defaults(self, function: types.FunctionType) -> Iterator[Any]:
+        """Yield the default arguments that are on the device: `def f(x, w=torch.ones(4, device=DEVICE))`."""
+        source, scope = self.reasons.source(function.__code__.co_filename), function.__qualname__
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        by_name = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
+        for name, value in {**by_name, **(function.__kwdefaults__ or {})}.items():
+            if scope in source.functions and _is_movable(value):
+                default = default_of(source.functions[scope], name)
+                if default is not None and self.placements.given(source, default, scope_around(scope)):
+                    yield value
+
+    def _sent_class_attributes(self, kind: type) -> Iterator[Any]:
+        """Yield the attributes of a class that its body makes on the device or sends there."""
+        for name, value in list(vars(kind).items()):
+            if _is_movable(value) and not name.startswith("__"):
+
+                def found(
+                    source: Source, name: str = name, is_tensor: bool = isinstance(value, torch.Tensor)
+                ) -> Line | None:
+                    own = [each for each in source.attributes.get(name, ()) if each.owner == kind.__name__]
+                    in_body = [each for each in own if each.scope.split(".")[-1] == kind.__name__]
+                    return self.placements.sent(source, in_body, is_tensor=is_tensor)
+
+                if self._first(found):
+                    yield value
 
     def _was_filled(self, name: str) -> bool:
         """Whether functions that have run put tensors on the device into it: `def keep(x): rows.append(x)`."""
@@ -734,16 +796,35 @@ class Decided:
 
         def found(source: Source) -> Line | None:
             own = self._own(source, name, owners) or self._own(source, ANY, owners)
+            if isinstance(holder, _FILLED_BY_LIBRARY):  # by the base class, unless a method has run
+                own = [each for each in own if self._ran_before(source, each.scope)]
             elements = self._own(source, f"{name}[]", owners) if isinstance(value, _CONTAINERS) else []
             is_tensor = isinstance(value, torch.Tensor)
-            return self.placements.sent(source, own, is_tensor=is_tensor) or self.placements.sent(source, elements)
+            if not own and dataclasses.is_dataclass(holder):
+                return self._of_field(source, name, holder)
+            are_tensors = all(isinstance(each, torch.Tensor) for _, each in _members(value))
+            return self.placements.sent(source, own, is_tensor=is_tensor) or self.placements.sent(
+                source, elements, is_tensor=are_tensors
+            )
 
         with self.placements.of_object(self._made_by(holder)):
             return self._first(found) is not None
 
+    def _of_field(self, source: Source, name: str, holder: Any) -> Line | None:
+        """The line for a field of a dataclass, if every call that makes one passes it on the device."""
+        fields = [each.name for each in dataclasses.fields(holder) if each.init]
+        index, found = fields.index(name) if name in fields else len(fields), list[Line | None]()
+        for call, scope in source.calls.get(type(holder).__name__, ()):
+            by_name = [each.value for each in call.keywords if each.arg == name]
+            given = [*by_name, *call.args[index : index + 1]]
+            found.append(self.placements.given(source, given[0], scope) if given else None)
+        return found[0] if found and all(found) else None
+
     def _own(self, source: Source, name: str, owners: set[str]) -> list[Assigned]:
         """The statements that have run and assign an attribute of an object."""
-        own = [each for each in source.attributes.get(name, ()) if each.owner in owners]
+        cached = [scope for scope in source.properties.get(name, ()) if scope.rpartition(".")[0] in owners]
+        own = [each for scope in cached for each in source.returns[scope]]
+        own += [each for each in source.attributes.get(name, ()) if each.owner in owners]
         if any(each.scope.endswith(".__init__") for each in own) or name.endswith("[]"):
             own = [each for each in own if self._ran_before(source, each.scope)]
         return own
@@ -780,10 +861,12 @@ class Decided:
     ) -> tuple[Line, Any] | None:
         """The line that chose a variable, and its value on a machine with the device; None if no line did."""
         is_device = self._is_candidate(value) or self._is_no_accelerator(value, file, name, scope)
-        if not is_device and not is_for_the_cpu(value, self.home):
-            return None
         source = self.reasons.source(file)
-        line, assigned = self.reasons.of_name(source, name, scope), source.names.get((scope, name), [])
+        assigned = source.names.get((scope, name), [])
+        are_counted = is_count(value, assigned)
+        if not is_device and not are_counted and not is_for_the_cpu(value, self.home):
+            return None
+        line = self.reasons.of_name(source, name, scope)
         if not scope and (bound := self.reasons.bound(source, name))[0] is not source:  # bound in another file
             source, assigned = bound
             space = self._space_of(source)
@@ -791,6 +874,8 @@ class Decided:
             return None
         if value is False:
             new = self.again.switch(assigned, source, space)
+        elif are_counted:
+            new = self.again.count(assigned, source, space)
         else:
             new = self._new(value) if is_device else self._precision(name, value, line, assigned, source, space)
         return None if new is None else (line, new)
@@ -812,11 +897,13 @@ class Decided:
     def _switches(self, namespace: Any, source: Source, space: dict[str, Any]) -> None:
         """Turn on switches that depend on the device: `args.cuda = not args.no_cuda and torch.cuda.is_available()`."""
         for name, value in vars(namespace).items():
-            if value is False:
-                assigned = source.attributes.get(name, [])
+            assigned = source.attributes.get(name, [])
+            if value is False or is_count(value, assigned):
                 line = self.reasons.of_any(source, assigned)
-                if line is not None and self.again.switch(assigned, source, space):
-                    self._change(partial(setattr, namespace, name, True), partial(setattr, namespace, name, False))
+                find = self.again.switch if value is False else self.again.count
+                new = None if line is None else find(assigned, source, space)
+                if line is not None and new:
+                    self._change(partial(setattr, namespace, name, new), partial(setattr, namespace, name, value))
                     self._lines[line].append(name)
 
     def _closure(self, function: types.FunctionType) -> None:
@@ -967,6 +1054,26 @@ def _part_of(whole: Any, path: str) -> Any:
     return whole if isinstance(whole, (torch.nn.Module, torch.Tensor)) else None
 
 
+def _reached(whole: Any, path: str) -> list[tuple[Any, Any]]:
+    """What is at a path such as `.a.w`, `['w']` or `.rows[]` (all members, by their keys) in an object."""
+    for attribute, key in re.findall(r"\.(\w+)|\[([^]]+)\]", path):
+        if attribute:
+            whole = None if isinstance(whole, torch.nn.Module) else dict(_attributes_of(whole)).get(attribute)
+        else:
+            members, step = dict(_members(whole)), ast.literal_eval(key)
+            whole = members.get(step + len(members) if type(step) is int and step < 0 else step)
+    if path.endswith("[]"):
+        return _members(whole)
+    return [] if whole is None else [("", whole)]
+
+
+def _members(whole: Any) -> list[tuple[Any, Any]]:
+    """The members of a container, with their keys or indices."""
+    if not isinstance(whole, _CONTAINERS):
+        return []
+    return [*whole.items()] if isinstance(whole, dict) else [*enumerate(whole)]
+
+
 def _is_made(source: Source, assigned: Assigned) -> bool:
     """Whether the assigned value is the result of a call, directly or through a variable."""
     value = assigned.value
@@ -998,7 +1105,14 @@ def _is_movable(value: Any) -> bool:
 
 
 def _attributes_of(holder: Any) -> list[tuple[str, Any]]:
-    return list(getattr(holder, "__dict__", {}).items())
+    slots = {name: each for kind in type(holder).__mro__ for name, each in vars(kind).items()}
+    are_set = {
+        name: each.__get__(holder)
+        for name, each in slots.items()
+        if isinstance(each, types.MemberDescriptorType) and each.__objclass__.__module__ != "builtins"
+        if hasattr(holder, name)
+    }
+    return [*are_set.items(), *getattr(holder, "__dict__", {}).items()]
 
 
 def _owners(holder: Any) -> set[str]:

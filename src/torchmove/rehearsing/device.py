@@ -9,6 +9,7 @@ pass, and during a pass uses six times its output, its input, and twice its weig
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections import defaultdict
@@ -49,7 +50,7 @@ from torchmove.rehearsing.operators import (
     strays,
     without_bytes,
 )
-from torchmove.rehearsing.origins import bare_root, converted, factory, name_of, not_sent, outsider, users_name
+from torchmove.rehearsing.origins import bare_root, converted, copied, factory, name_of, not_sent, outsider, users_name
 from torchmove.rehearsing.provenance import Line, Origin, called_by_user, users_line
 from torchmove.rehearsing.tensors import CPU, Itself, StandIn, leaves, mapped, on_the_cpu, place_of_generator
 
@@ -64,6 +65,14 @@ class CannotGoOn(Exception):
 
 class NotFollowed(Exception):
     """The step does something that a rehearsal does not support."""
+
+
+class Unfinished(BaseException):
+    """A script did not get to the end of its steps in time; with a remedy. No `except Exception` of it catches this."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why)
+        self.remedy = remedy
 
 
 class NotOnDevice(TypeError):
@@ -277,6 +286,9 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _, name = self.parted.get(id(tensor), (None, None))
         return outsider(tensor, self.home) if name is None else not_sent(name.text, name.owner, self.home)
 
+    def origin_of_copy(self, copy: StandIn) -> Origin | None:
+        return None if copy._origin is None else copied(self, copy._origin)
+
     def itself(self, tensor: Tensor, place: torch.device | None = None, origin: Origin | None = None) -> Itself:
         """The record of a tensor that stays a real tensor."""
         if id(tensor) not in self.themselves:
@@ -477,6 +489,15 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.find(users_line(), "host", why, f"{users_name(tensor) or name}.cpu()")
         tensor._place = CPU
 
+    def refuse_backward(self, outputs: Sequence[Any], why: str, remedy: str) -> None:
+        """Report a backward pass through these tensors, which a kernel of CUDA refuses and one of the CPU does not."""
+        for each in outputs if self.home.type == "cuda" else ():
+            if isinstance(each, StandIn) and each._place is self.home and each.grad_fn is not None:
+                each.grad_fn.register_prehook(lambda _: self.refused_backward(why, remedy))
+
+    def refused_backward(self, why: str, remedy: str) -> None:
+        self.find(users_line(), "dtype", why, remedy)
+
     def refuse(self, error: Exception) -> NoReturn:
         """Raise an error as torch does."""
         self.refused = Refused(error)
@@ -594,7 +615,7 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (NotImplementedError, RuntimeError) as error:
             if not schema_of(func).returns:
                 return None  # it only writes, to unknown values
-            if "meta" in str(error).lower() or "data-dependent" in str(error):
+            if _NEEDS_VALUES.search(str(error)):
                 raise CannotGoOn(f"{about.name} depends on a value that shape-only mode does not compute") from None
             raise
 
@@ -612,10 +633,13 @@ class SimulatedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 key = storage._cdata
                 with outside_simulation():
                     self.unknown[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+                    self.meter.replace(storage, self.unknown[key].untyped_storage())
                 weakref.finalize(storage, self.unknown.pop, key, None)
                 self.knows(each)
 
 
+# Not MetaFloatType, torch's name for a tensor in an error about its shape.
+_NEEDS_VALUES = re.compile(r"\bmeta\b|data-dependent", re.IGNORECASE)
 _COPIES = {aten._to_copy, aten.clone, aten.empty_like, aten.zeros_like, aten.ones_like, aten.randn_like}
 _MASKED = {aten.index, aten.index_put, aten.index_put_}
 _PACK = aten._pack_padded_sequence.default
@@ -740,6 +764,13 @@ class Meter:
         self._count += 1
         self._living[key] = seen
         self._log.append((seen.number, seen.nbytes))
+
+    def replace(self, storage: Any, other: Any) -> None:
+        """Follow another storage from now on, which simulates the same memory."""
+        before = self._living.pop(storage._cdata, None)
+        if before is not None:
+            seen = self._living[other._cdata] = _Seen(other, _gone)
+            seen.key, seen.meter, seen.number, seen.nbytes = other._cdata, self, before.number, before.nbytes
 
     def take(self, nbytes: int) -> None:
         """Log memory that is allocated and freed at once."""

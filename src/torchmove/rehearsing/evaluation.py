@@ -39,9 +39,11 @@ from torchmove.rehearsing.sources import (
     called,
     default_of,
     family_of,
+    is_accelerator,
     loops_of,
     owner_of,
     parameters_of,
+    result_of,
     scope_around,
     vararg_of,
 )
@@ -80,6 +82,16 @@ def is_candidate(value: Any, home: torch.device) -> bool:
     if isinstance(value, type):
         return value.__module__ in ("torch", f"torch.{home.type}") and value.__name__.endswith("Tensor")
     return value is False or (type(value) is str and _DEVICE.match(value) is not None and value != home.type)
+
+
+def is_count(value: Any, assigned: Iterable[Assigned]) -> bool:
+    """Is it a number of devices where there is none: `n_gpu = torch.cuda.device_count()`?"""
+    return type(value) is int and not value and any(map(_counts_devices, assigned))
+
+
+def _counts_devices(assigned: Assigned) -> bool:
+    calls = (node for node in ast.walk(assigned.value) if isinstance(node, ast.Call))
+    return any(called(each) == "device_count" for each in calls)
 
 
 def on_device(value: Any, home: torch.device) -> Any:
@@ -150,6 +162,12 @@ class Again:
         """Whether the statement would run, given the conditions around it; None if unknown."""
         answers = {self.truth(test, source, assigned.scope, space) for test in assigned.tests}
         return False if False in answers else None if None in answers else True
+
+    def count(self, assigned: list[Assigned], source: Source, space: Mapping[str, Any]) -> Any:
+        """The number of devices that a variable would have; None if it is unknown or stays 0."""
+        with suppress(Exception):  # its names may have been rebound
+            return self._by_statements(reversed(assigned), source, space) or None
+        return None
 
     def truth(self, node: ast.expr, source: Source, scope: str, space: Mapping[str, Any]) -> bool | None:
         try:
@@ -242,8 +260,9 @@ class Again:
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             return _COMPARING[type(node.ops[0])](of(node.left), of(node.comparators[0]))
         if isinstance(node, ast.Call):
-            if called(node) in source.returns and called(node) not in ASKS:
-                return self._by_statements(source.returns[called(node)], source, space, deep + 1)
+            function = result_of(source, node, scope)
+            if function in source.returns and called(node) not in ASKS:
+                return self._by_statements(source.returns[function], source, space, deep + 1)
             return self._called(node, of)
         raise CannotTell
 
@@ -255,6 +274,8 @@ class Again:
 
     def _attribute(self, holder: Any, name: str, source: Source, space: Mapping[str, Any]) -> Any:
         found = getattr(holder, name)
+        if holder is torch.version and name == self.home.type:  # None in a build for the CPU
+            return found or "of the device"
         if isinstance(holder, types.ModuleType) and is_program(getattr(holder, "__file__", None) or "<"):
             return self._named(name, self.reasons.source(str(holder.__file__)), "", vars(holder), 0)
         if isinstance(found, torch.device) and name not in getattr(holder, "__dict__", {}):
@@ -264,6 +285,8 @@ class Again:
     def _kept(self, found: Any, name: str, holder: Any, source: Source, space: Mapping[str, Any]) -> Any:
         """The value that an attribute or a key would have on a machine with the device."""
         assigned = source.attributes.get(name, [])
+        if is_count(found, assigned):
+            return self.count(assigned, source, {**space, "self": holder}) or found
         if not is_candidate(found, self.home) or self.reasons.of_attribute(source, name) is None:
             return found
         owners = {each.__name__ for each in type(holder).__mro__[:-1]}
@@ -284,6 +307,8 @@ class Again:
     def _called(self, node: ast.Call, of: Callable[[ast.expr], Any]) -> Any:
         name = called(node)
         if name in ASKS:
+            if _asks_another(node.func, self.home):
+                return 0 if name == "device_count" else False
             return {"device_count": 1, "current_accelerator": torch.device(self.home.type)}.get(name, True)
         if name not in _MADE or any(each.arg is None for each in node.keywords):
             raise CannotTell
@@ -308,6 +333,8 @@ class Again:
                 return _builtin(name)
             return self.value(assigned[0].value, source, assigned[0].scope, space, deep + 1)
         value = values[name]
+        if is_count(value, assigned):
+            return self.count(assigned, source, space) or value
         if value is None and self.reasons.is_current_accelerator(read, ast.Name(name, ast.Load()), scope):
             return on_device(value, self.home)
         may_be = is_candidate(value, self.home) or isinstance(value, (list, tuple, dict))
@@ -348,6 +375,12 @@ class Again:
             return value if self.stays(assigned, source, space) else on_device(value, self.home)
         finally:
             self._under_way.discard(id(assigned))
+
+
+def _asks_another(func: ast.expr, home: torch.device) -> bool:
+    """Does it ask for another kind of device: `torch.backends.mps.is_available` where the device is cuda?"""
+    kinds = {each.attr for each in ast.walk(func) if isinstance(each, ast.Attribute)} & {"mps", "xpu", "hpu", "npu"}
+    return bool(kinds) and home.type not in kinds
 
 
 def _is_own(node: ast.Attribute) -> bool:
@@ -610,6 +643,8 @@ class Placements:
             return None
         asked = self._asked(node, name, where)
         found = next(filter(None, (self._decided(each, where, deep) for each in asked)), None)
+        if found is None and not asked and _names_an_accelerator(node):
+            found = self._under_conditions(where, deep)
         if found is not None:
             return found
         if name in _PREPARING and isinstance(node.func, ast.Attribute):
@@ -624,6 +659,15 @@ class Placements:
         if where.default is not None and self._makes(node, name, where.source):
             return self._decided(where.default, where, deep)
         return self._of_any(self._followed(node, name, where), where, deep)
+
+    def _under_conditions(self, where: Where, deep: int) -> Line | None:
+        """The line that decided to call a function whose statements fail without the device."""
+        conditions = self.reasons.conditions_of(where.source, where.scope) if where.scope and deep <= _STEPS else ()
+        for caller, test, at in conditions:
+            found = self._decided(test, Where.of_argument(caller, test, at)._replace(tests=(test,)), deep + 1)
+            if found is not None:
+                return found
+        return None
 
     def _sent_in_place(self, name: str, where: Where, deep: int) -> Line | None:
         """The line that moves the argument of a function without a result: `def send(model, device): ...`."""
@@ -712,10 +756,9 @@ class Placements:
         source = where.source
         if name in source.returns:
             return self._returned_by(source, name, deep, is_tensor=where.is_tensor)
-        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            method = f"{where.owner}.{name}"
-            if node.func.value.id == "self" and method in source.returns:
-                return self._returned_by(source, method, deep, is_tensor=where.is_tensor)
+        method = result_of(source, node, where.scope)
+        if method in source.returns:
+            return self._returned_by(source, method, deep, is_tensor=where.is_tensor)
         module, original = self.reasons.imported(source, name)
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is None or not is_program(file):
@@ -730,6 +773,13 @@ class Placements:
             for each in assigned
             for inner in ast.walk(each.value)
         )
+
+
+def _names_an_accelerator(call: ast.Call) -> bool:
+    """Is it `x.cuda()` or `x.to("cuda")`?"""
+    given = [each.value for each in call.args if isinstance(each, ast.Constant)]
+    named = called(call) == "to" and any(is_accelerator(each) for each in given)
+    return isinstance(call.func, ast.Attribute) and (called(call) == "cuda" or named)
 
 
 def is_made_on_cpu(value: ast.expr) -> bool:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -18,7 +19,8 @@ import torch
 from torch import Tensor, nn, serialization
 
 from torchmove.internals.guards import Undo
-from torchmove.internals.simulation import LOADING, OPENING, SAVING, pytree, zip_writer_of
+from torchmove.internals.simulation import LOADING, OPENING, SAVING, file_systems, pytree, zip_writer_of
+from torchmove.rehearsing import file_overlay
 from torchmove.rehearsing.captured import tensors_in
 from torchmove.rehearsing.concurrency import ThreadTracking
 from torchmove.rehearsing.device import CannotGoOn, SimulatedDevice, outside_simulation
@@ -38,16 +40,19 @@ def files(company: ThreadTracking, undo: Undo) -> Iterator[None]:
         for names, over in ((OPENING, own.opening), (SAVING, own.saving), (LOADING, own.loading)):
             for name in names:
                 patches.enter_context(patch.object(serialization, name, over(getattr(serialization, name))))
-        patches.enter_context(patch.object(os, "stat", own.asked(os.stat)))
-        for name in ("remove", "unlink"):
-            patches.enter_context(patch.object(os, name, own.removing(getattr(os, name))))
-        for name in ("rename", "replace"):
-            patches.enter_context(patch.object(os, name, own.renaming(getattr(os, name))))
+        for place, (name, over) in product(file_systems, _file_functions(own).items()):
+            if hasattr(place, name):
+                patches.enter_context(patch.object(place, name, over(getattr(place, name))))
         safetensors = _safetensors()
         for name in ("_flatten", "_flatten_as_ptr", "serialize_file"):
             if hasattr(safetensors, name):
                 patches.enter_context(patch.object(safetensors, name, own.skipping(getattr(safetensors, name))))
         yield
+
+
+def _file_functions(own: _Files) -> dict[str, Callable[..., Callable[..., Any]]]:
+    removing, renaming = own.removing, own.renaming
+    return {"stat": own.asked, "remove": removing, "unlink": removing, "rename": renaming, "replace": renaming}
 
 
 class _Files:
@@ -68,6 +73,8 @@ class _Files:
                 if self.written[path] is None:
                     raise CannotGoOn(f"this line reads {os.path.basename(path)}, which the step saved without values")
                 return open_now(io.BytesIO(self.written[path] or b""), *mode)
+            if file_overlay.is_active() and path and os.path.isfile(path) and not os.path.getsize(path):
+                raise CannotGoOn(f"this reads {os.path.basename(path)}, which the script has saved")
             return open_now(file, *mode)
 
         return opened
@@ -92,7 +99,11 @@ class _Files:
         return saved
 
     def _keep(self, path: str, content: bytes | None) -> None:
-        self.written[path] = content
+        if file_overlay.is_active():
+            with open(path, "wb") as file:  # an empty one, if the values are unknown
+                file.write(content or b"")
+        else:
+            self.written[path] = content
         self.stage.not_written.add(os.path.basename(path))
 
     def _content(self, save: Callable[..., None], what: Any, pickle: Any, options: tuple[Any, ...]) -> bytes | None:
@@ -224,9 +235,14 @@ def _safetensors() -> Any:
 
 
 def _path_of(file: Any) -> str:
-    """The real path of a path or an open file; "" if it has none."""
-    named = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
-    return os.path.realpath(named) if isinstance(named, (str, os.PathLike)) else ""
+    """The real path of a path or an open file; "" if it has none, such as a member of an archive, whatever its name."""
+    if not isinstance(file, (str, os.PathLike)):
+        try:
+            file.fileno()
+        except (AttributeError, OSError, ValueError):
+            return ""
+        file = getattr(file, "name", None)
+    return os.path.realpath(file) if isinstance(file, (str, os.PathLike)) else ""
 
 
 class _SentStorage(NamedTuple):

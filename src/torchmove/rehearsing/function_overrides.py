@@ -44,6 +44,9 @@ from torchmove.rehearsing.origins import (
 from torchmove.rehearsing.provenance import Origin, called_from, users_frame, users_line, users_lines
 from torchmove.rehearsing.tensors import CPU, Sent, StandIn, leaves, mapped, place_of
 
+_TRAINS = 6  # the index of the argument `train` of torch.lstm and the others; one more for a packed sequence
+_BY_CUDNN = "call .train() of the RNN before; or run it under torch.backends.cudnn.flags(enabled=False)"
+
 
 class Guess(float):
     """The result of `item()` when the value is not known: arithmetic treats it as 1.0, and branching on it raises.
@@ -271,20 +274,23 @@ class FunctionOverrides(TorchFunctionMode):
             return self.of_tensor(call)
         if not inside:
             return self.stage.adopt(call.done())
-        for each in inside:
-            if each._place is not CPU:
-                self.stage.note(
-                    f"torch.{_name(call.func)} of tensors waits for the device and copies their values to the CPU"
-                )
-        if not all(map(self.stage.knows, inside)):
-            raise CannotGoOn(f"torch.{_name(call.func)} reads a value that shape-only mode does not compute")
-        with outside_simulation():
-            values = mapped(lambda each: each._behind.tolist() if isinstance(each, StandIn) else each, call.args[0])
+        values = self.values_read(f"torch.{_name(call.func)}", call.args[0])
         dtype = call.kwargs.get("dtype")
         if dtype is None:
             with outside_simulation():
                 dtype = torch.tensor(mapped(_example, call.args[0]), device=CPU).dtype
         return self.stage.adopt(Call(call.func, (values, *call.args[1:]), {**call.kwargs, "dtype": dtype}).done())
+
+    def values_read(self, by: str, data: Any) -> Any:
+        """A list with the numbers of the tensors in it, as a function reads them."""
+        inside = [each for each in leaves((data,)) if isinstance(each, StandIn)]
+        for each in inside:
+            if each._place is not CPU:
+                self.stage.note(f"{by} of tensors waits for the device and copies their values to the CPU")
+        if not all(map(self.stage.knows, inside)):
+            raise CannotGoOn(f"{by} reads a value that shape-only mode does not compute")
+        with outside_simulation():
+            return mapped(lambda each: each._behind.tolist() if isinstance(each, StandIn) else each, data)
 
     def of_tensor(self, call: Call) -> Any:
         """`torch.tensor(x)`: a copy of x, on its device unless another is requested."""
@@ -298,6 +304,9 @@ class FunctionOverrides(TorchFunctionMode):
     def new_tensor(self, call: Call) -> Any:
         """`x.new_tensor(y)`: a copy of y, on the device of x unless another is requested."""
         data = call.args[1] if len(call.args) > 1 else call.kwargs.get("data")
+        if not isinstance(data, StandIn) and any(isinstance(each, StandIn) for each in leaves((data,))):
+            given = {key: each for key, each in call.kwargs.items() if key != "data"}
+            return Call(call.func, (call.args[0], self.values_read("x.new_tensor", data)), given).done()
         if not isinstance(data, StandIn) or not isinstance(call.args[0], StandIn):
             return call.done()
         self.warn_of_copy("tensor.new_tensor(sourceTensor)")
@@ -329,6 +338,8 @@ class FunctionOverrides(TorchFunctionMode):
             stray = other if other._place is CPU else tensor
             self.stage.tell(stray, "new", users_line())
             stray._place = self.stage.home
+        if isinstance(other, (list, tuple)) and any(isinstance(each, StandIn) for each in leaves((other,))):
+            return Call(call.func, (tensor, self.values_read("x.new", other)), call.kwargs).done()
         return call.done()
 
     def is_pinned(self, call: Call) -> bool:
@@ -443,7 +454,8 @@ class FunctionOverrides(TorchFunctionMode):
     def over_packed(self, call: Call) -> Any:
         """RNNs and padding over packed sequences, whose C++ reads the values of `batch_sizes`."""
         first, second, *rest = call.args
-        if isinstance(second, StandIn) and second.dtype == torch.int64:
+        is_packed = isinstance(second, StandIn) and second.dtype == torch.int64
+        if is_packed:
             if not self.stage.knows(second):
                 raise CannotGoOn(
                     "a packed sequence needs the values of its lengths, which shape-only mode does not compute"
@@ -452,6 +464,8 @@ class FunctionOverrides(TorchFunctionMode):
         done = call.done()
         if call.func is pad_packed_sequence:
             self.stage.admit(done[1])._place = CPU  # the lengths
+        elif call.args[_TRAINS + is_packed : _TRAINS + 1 + is_packed] == (False,) and torch.backends.cudnn.enabled:
+            self.stage.refuse_backward(done, "cudnn RNN backward can only be called in training mode", _BY_CUDNN)
         return done
 
     def pin(self, call: Call) -> Any:

@@ -241,7 +241,7 @@ MOST_BYTES = 16 << 20
 _SMALL = 8  # a probe keeps sizes up to this, and replaces others by the next numbers
 # torch's errors about dtypes.
 _OF_DTYPES = re.compile(
-    r"type|not implemented for|can't be cast|expected .*(Long|Float|Bool|Int)|[Bb]ool\w* (tensor|input)"
+    r"type|not implemented for|can't be cast|[Ee]xpected .*([Ll]ong|Float|Bool|Int)|[Bb]ool\w* (tensor|input)"
 )
 # torch's error where a CPU kernel lacks a dtype.
 LACKING = re.compile(r"\"(?P<kernel>\w+)\" not implemented for '(?P<dtype>\w+)'")
@@ -249,7 +249,8 @@ LACKING = re.compile(r"\"(?P<kernel>\w+)\" not implemented for '(?P<dtype>\w+)'"
 # dtypes it may have more.
 _WHOLE = {"Bool", "Byte", "Char", "Short", "Int", "Long", "Float", "Double", "ComplexFloat", "ComplexDouble"}
 ONLY_ON_CUDA = {aten.histc, aten.abs, aten.trace}
-_OF_INTEGERS = ("bitwise", "and", "or", "xor", "lshift", "rshift", "gcd", "lcm", "bincount")
+_BITS = ("bitwise", "and", "or", "xor", "lshift", "rshift", "gcd", "lcm", "bincount")
+_OF_INTEGERS = (*_BITS, "embedding", "index_", "put")
 
 
 class Shape(NamedTuple):

@@ -284,20 +284,34 @@ def factory(stage: Any, name: str, line: Line) -> Origin:
     return Origin(lambda origin: _built(module, origin, made_at, home), stage.root("built", id(module)))
 
 
+def copied(stage: Any, origin: Origin) -> Origin:
+    """The origin of a weight that `copy.deepcopy` has made of one with this origin."""
+    if not any(root is origin.root for cause, root in stage.roots.items() if cause[0] == "built"):
+        return origin
+    line, home = users_line(), stage.home
+    what = "a copy that was made on cpu here and not moved"
+    return Origin(
+        lambda _: Provenance("factory", what, _module_moved(line.text, "deepcopy", home), line),
+        stage.root("copied", line),
+    )
+
+
 def _made(name: str, line: Line, home: torch.device, running: Running | None = None) -> Provenance:
     converter = None if _call_in(line.text, {name}) else _call_in(line.text, _CONVERTERS)
     if converter is not None:  # torch.FloatTensor(2, 3) calls torch.empty
         return _converted(line, home)
     call, written = running.written() if running is not None else (None, "")
+    what = f"created on cpu by torch.{name} without device="
+    if call is None and len(_calls_in(line.text, {name})) > 1:  # Python 3.10 does not tell which of them it is
+        return Provenance("factory", what, _with_device(None, "", name, home), line)
     if call is None or _called(call) != name:
         call, written = _call_at(line, {name})
     if call is not None and any(each.arg == "generator" for each in call.keywords):
         # With device=, the generator would be on the wrong device.
-        what = f"created on cpu by torch.{name} with a generator on cpu"
-        return Provenance("factory", what, f"{written}.to({name_of(home)})", line)
+        by_generator = f"created on cpu by torch.{name} with a generator on cpu"
+        return Provenance("factory", by_generator, f"{written}.to({name_of(home)})", line)
     if call is None and line.text and not _may_go_on(line.text):
         return _made_inside(f"torch.{name}", line, home)
-    what = f"created on cpu by torch.{name} without device="
     return Provenance("factory", what, _with_device(call, written, name, home), line)
 
 
@@ -328,7 +342,8 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
         return Provenance("container", what, "use nn.ModuleList or nn.ModuleDict; or tm.move, which moves it")
     devices = {each.device for each in parameters_in(module)}
     if devices == {home}:  # the module was moved without this tensor
-        if not any(each is tensor for each in held([module], Tensor, closed=())):
+        tensor = _held_by(module, tensor, origin)
+        if tensor is None:
             what = f"a copy of a tensor of {kind}, created on cpu before {kind} was moved"
             return Provenance(
                 "factory", what, f"create it after {kind} was moved, or move it with .to({name_of(home)})", line
@@ -344,6 +359,21 @@ def _built(module: nn.Module, origin: Origin, line: Line, home: torch.device) ->
     name = "" if _call_in(line.text, {kind}) else users_name(module)
     remedy = f"{name} = {name}.to({name_of(home)})" if name else _module_moved(line.text, kind, home)
     return Provenance("factory", what, remedy, line)
+
+
+def _held_by(module: nn.Module, tensor: Any, origin: Origin) -> Any:
+    """The tensor itself if the module holds it; else the one that it is a view of or computed from."""
+    inside = [each for each in held([module], Tensor, closed=()) if isinstance(each, Tensor)]
+    storage = _storage_of(tensor)
+    for is_it in (
+        lambda each: each is tensor,
+        lambda each: storage is not None and _storage_of(each) == storage,
+        lambda each: getattr(each, "_origin", None) is origin,
+    ):
+        found = next(filter(is_it, inside), None)
+        if found is not None:
+            return found
+    return None
 
 
 def _contained_module(module: nn.Module, tensor: Any) -> str:
@@ -442,14 +472,18 @@ def argument_of(line: Line, name: str) -> str:
 
 def _call_in(text: str, names: Container[str]) -> ast.Call | None:
     """The call to a function of one of these names in a line of code."""
+    return next(iter(_calls_in(text, names)), None)
+
+
+def _calls_in(text: str, names: Container[str]) -> list[ast.Call]:
     for code in (text, f"{text}\n    pass", text.rstrip(",")):
         try:
             tree = ast.parse(code)
         except SyntaxError:
             continue
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        return next((node for node in calls if _called(node) in names and not _is_numpys(node)), None)
-    return None
+        return [node for node in calls if _called(node) in names and not _is_numpys(node)]
+    return []
 
 
 def _is_numpys(node: ast.Call) -> bool:
@@ -733,10 +767,20 @@ class Belongings:
         if role == "state":
             what = f"{shown} is on cpu: Module.to does not move optimizer state"
             return Provenance("optimizer", what, f"tm.move(model, optimizer, to={name_of(self.home)})")
+        if kind == "container" and path.how is ATTRIBUTE and role not in ("parameter", "buffer") and holder is not None:
+            return self._of_plain_object(holder, path, shown)
         remedy = _remedy(kind, path)
         if kind == "closure" and shown.isidentifier():
             remedy = f"{shown}.to({name_of(self.home)}) where the function reads it; or tm.move, which moves it"
         return Provenance(kind, f"{shown} is on cpu: {what}", remedy)
+
+    def _of_plain_object(self, holder: Any, path: Path, shown: str) -> Provenance:
+        """The origin of an attribute of an object that is no module; the kind says whether a module holds it."""
+        kind, own = type(holder).__name__, f"self.{path.what}"
+        is_in_module = any(isinstance(_fetched(each, self.roots), nn.Module) for each in path.steps())
+        what = f"{shown} is on cpu: an attribute of {kind}, which is no module: Module.to does not look into it"
+        remedy = f"in {kind}: {own} = {own}.to({name_of(self.home)}); or tm.move, which finds it"
+        return Provenance("container" if is_in_module else "loss", what, remedy)
 
     def _sending(self, path: Path, role: str, steps: list[Path]) -> str:
         """The assignment that moves a tensor, with its module or with all elements of its list or dict."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from torchmove.rehearsing.evidence import Evidence
 from torchmove.rehearsing.provenance import shown
 from torchmove.results import Result
 
@@ -33,7 +34,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rehearsal(Result):
-    """The result of a rehearsal. True if the step finished and nothing would fail.
+    """The result of a rehearsal. True if the step finished, nothing would fail, and its memory fits `max_memory`.
 
     Attributes:
         device: the simulated device.
@@ -43,9 +44,14 @@ class Rehearsal(Result):
             the device; "limit", something that a rehearsal does not support; "refused", a state that cannot
             be moved.
         stopped: why the step did not finish; "" if it did.
-        stopped_at: the file and line where it stopped.
+        stopped_at: the file and line where it stopped, as text.
+        stopped_in: the same as a path and a number; None if it did not stop at a line.
         values: "real" or "shapes": what the step was computed with, and why.
         assumed: assumptions about the objects and values.
+        evidence: for each finding what `--fix` needs to edit the source, if it was recorded.
+        subject: what was rehearsed: "the step", or the name of a script.
+        extent: how far it ran, if it finished: "ran to its end", or the number of optimizer steps of a script.
+        max_bytes: the `max_memory` that was asked for.
     """
 
     device: torch.device
@@ -54,13 +60,23 @@ class Rehearsal(Result):
     stopped: str
     ending: str = "finished"
     stopped_at: str = ""
+    stopped_in: tuple[str, int] | None = None
     values: str = "shapes"
     assumed: tuple[str, ...] = ()
+    evidence: tuple[tuple[Evidence, ...], ...] = ()
+    subject: str = "the step"
+    extent: str = "ran to its end"
+    max_bytes: int | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether the step finished and nothing would fail."""
-        return not self.stopped and not self.failing
+        """Whether the step finished, nothing would fail, and the peak memory is not above `max_bytes`."""
+        return not self.stopped and not self.failing and self.fits
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak memory is not above `max_bytes`."""
+        return self.max_bytes is None or self.peak_bytes <= self.max_bytes
 
     def __bool__(self) -> bool:
         return self.ok
@@ -78,3 +94,7 @@ class Rehearsal(Result):
     def because(self, why_not_real: str) -> Rehearsal:
         """A copy that says why the step was not rerun with real values."""
         return replace(self, stopped=f"{self.stopped}\n      not run with real values: {why_not_real}")
+
+    def of_script(self, name: str, extent: str) -> Rehearsal:
+        """A copy that names the script and says how far it ran."""
+        return replace(self, subject=name, extent=extent)

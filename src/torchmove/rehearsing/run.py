@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torchmove.chain import plan_for
 from torchmove.devices import free_memory
 from torchmove.errors import lines_by_reason
-from torchmove.formatting import listed, readable_bytes
+from torchmove.formatting import bytes_of, listed, readable_bytes
 from torchmove.internals.frames import frame
 from torchmove.internals.guards import HeldInterrupts, Undo, plain_torch
 from torchmove.internals.scripted import is_scripted
@@ -34,7 +34,8 @@ from torchmove.rehearsing import decisions, runtime
 from torchmove.rehearsing.captured import Captured, Given, trained_in
 from torchmove.rehearsing.concurrency import ThreadTracking, delivered, dismiss
 from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
-from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice
+from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice, Unfinished
+from torchmove.rehearsing.evidence import Recorder
 from torchmove.rehearsing.files import files
 from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hooks_overridden
 from torchmove.rehearsing.origins import Belongings, computed_from, name_of, thrown_away
@@ -78,12 +79,16 @@ Ending = Literal["finished", "error", "device", "limit", "refused"]
 _NO_OBSTACLE = {"R028", "R030", "R032", "R033", "R042"}
 _OF_MODULE_TO = {"R022", "R023", "R040"}  # what Module.to cannot move, or a rehearsal cannot inspect
 _GOES_ON = "a thread of the step was still running when the step ended. Fix: join it in the step"
+_MOVE_IN_STEP = "pass the model to tm.rehearse, and move the batch in the step: batch = batch.to(device)"
+_MOVE_IN_SCRIPT = 'move the model and each batch in the script: model.to("cuda")'
 _LEAVE_OUT = "rehearse the step without it"
 _SMALL = 64 << 20  # up to this many bytes, data="auto" starts with real values
-# Errors of a torch that was built without the device.
+# Errors of a torch that was built without the device, or whose device is not in this machine.
 _OF_THE_BUILD = re.compile(
     r"'torch\._C' has no attribute '_|requires CUDA support|accelerator device when none is available|dummy base class"
     r"|not (been )?compiled with|without ATen_cuda"
+    r"|Found no NVIDIA driver|driver version is insufficient|no CUDA-capable device|No CUDA GPUs are available"
+    r"|invalid argument to exchangeDevice|plan_cache: expected 0 <= device_index"
 )
 # Errors of torch's C++ about what a stand-in lacks.
 _OF_THE_SIMULATION = re.compile(
@@ -113,12 +118,23 @@ class Options(NamedTuple):
     state: tuple[Any, ...] = ()
     strict_devices: bool = False
     confirm_errors: bool = False
+    max_memory: str | int | None = None
+    subject: str = "the step"  # a script by its name
+    evidence: bool = False  # record what `--fix` needs; see evidence.py
+
+    @property
+    def is_script(self) -> bool:
+        return self.subject != "the step"
 
     def check(self) -> None:
         if self.moved_by not in ("torchmove", "to"):
             raise ValueError(f"moved_by must be 'torchmove' or 'to', not {self.moved_by!r}")
         if self.data not in ("auto", "shapes", "real"):
             raise ValueError(f"data must be 'auto', 'shapes' or 'real', not {self.data!r}")
+        self.max_bytes()
+
+    def max_bytes(self) -> int | None:
+        return None if self.max_memory is None else bytes_of(self.max_memory, "max_memory=")
 
 
 def rehearse(
@@ -130,6 +146,7 @@ def rehearse(
     state: tuple[Any, ...] | list[Any] = (),
     strict_devices: bool = False,
     confirm_errors: bool = False,
+    max_memory: str | int | None = None,
 ) -> Rehearsal:
     """Run a training step on a simulated device and report the lines that would fail on the real one.
 
@@ -140,7 +157,7 @@ def rehearse(
         *objects: its arguments; stand-ins replace their tensors during the rehearsal. Modules, optimizers and objects
             that hold them start on the device; tensors, containers of tensors and objects without parameters, such as
             a batch, start on the CPU.
-        to: the device; this machine need not have it.
+        to: the device; this machine need not have it. "auto": the machine's accelerator, else "cuda".
         moved_by: "torchmove" places the state as tm.move does, "to" as Module.to does.
         data: "real" computes with real values, "shapes" with shapes only; "auto" uses real values for a small state,
             and for a large one if the step branches on a value and memory suffices.
@@ -149,14 +166,15 @@ def rehearse(
             simulated one.
         confirm_errors: if the step ends in an error, run it again without the simulation, on copies on the CPU, to
             distinguish an error of the step from a limit of the rehearsal.
+        max_memory: the rehearsal is false if the peak memory is above this: "80GB", "80GiB" or a number of bytes.
 
     Returns:
         The rehearsal: its findings, each with file, line, why and remedy, and the peak memory. It is true if the step
-        finished and nothing would fail.
+        finished, nothing would fail and the peak memory is not above `max_memory`.
 
     Raises:
         TypeError: the step is not callable, or cannot be called with these objects.
-        ValueError: an option is unknown, or the device is the CPU.
+        ValueError: an option is unknown, the device is the CPU, or `max_memory` is not a size.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -169,7 +187,7 @@ def rehearse(
     """
     if not callable(step) or isinstance(step, Result) or (isinstance(step, nn.Module) and not objects):
         raise no_step(step)
-    options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors)
+    options = Options(to, moved_by, data, tuple(state), strict_devices, confirm_errors, max_memory)
     return rehearse_for(step, objects, options, frame(0).f_back)
 
 
@@ -198,7 +216,9 @@ def rehearse_named(
     with _one_at_a_time:
         first = _Rehearsing(step, objects, named, options, caller)
         found = _performed(first)
-        if options.data == "auto" and not first.stage.real and found.ending in ("limit", "error"):
+        is_over = isinstance(first.raised, Unfinished)
+        by_values = found.ending in ("limit", "error") and first.may_be_by_values()
+        if options.data == "auto" and not first.stage.real and by_values and not is_over:
             why_not = first.why_not_real()
             if why_not:
                 return found.because(why_not)
@@ -234,7 +254,9 @@ def check_call(step: Callable[..., Any], objects: tuple[Any, ...]) -> None:
 
 
 def home_of(to: str | torch.device) -> torch.device:
-    """The device, with its index."""
+    """The device, with its index. "auto": the machine's accelerator, where there is none a GPU."""
+    if to == "auto":
+        to = torch.accelerator.current_accelerator(check_available=True) or "cuda"
     try:
         device = torch.device(to)
     except RuntimeError:
@@ -313,6 +335,7 @@ class _Rehearsing:
         self.is_off: SwitchedOff = lambda _: False
         self.iterators: Iterators | None = None
         self.repoints: Sequence[Repoint] = ()  # stored devices in the given objects
+        self.recorder = Recorder(self.stage) if options.evidence else None
 
     def as_the_step_names_them(self, named: dict[str, Any]) -> dict[str, Any]:
         """Rename data to the step's parameters: remedies move it inside the step."""
@@ -335,10 +358,8 @@ class _Rehearsing:
                     self.check_left(self.stage.left)
                 if not self.stopped and not self.stage.meter.saw_any:
                     self.ending = "limit"
-                    self.stopped = (
-                        f"no tensor was on {self.home}\n      "
-                        "Fix: pass the model to tm.rehearse, and move the batch in the step: batch = batch.to(device)"
-                    )
+                    remedy = _MOVE_IN_SCRIPT if self.options.is_script else _MOVE_IN_STEP
+                    self.stopped = f"no tensor was on {self.home}\n      Fix: {remedy}"
         finally:
             self.stage.close()
             if undo.failed:
@@ -356,8 +377,11 @@ class _Rehearsing:
             stopped=self.stopped,
             ending=self.ending,
             stopped_at="" if self.stopped_at is None else str(self.stopped_at),
+            stopped_in=None if self.stopped_at is None else (self.stopped_at.file, self.stopped_at.number),
             values=self.values,
             assumed=(*self.assumed, *guessed),
+            evidence=() if self.recorder is None else tuple(tuple(self.recorder.found[key]) for key in self.findings),
+            max_bytes=self.options.max_bytes(),
         )
 
     # ------------------------------------------------------------ before the step
@@ -411,7 +435,12 @@ class _Rehearsing:
         metadata = inventory.tensors.metadata
         self.has_values = all(device.type != "meta" for device in metadata.devices)
         self.state_bytes = sum(dict(zip(metadata.storage_ids, metadata.storage_bytes, strict=True)).values())
-        if self.options.data == "auto" and self.has_values and self.state_bytes <= _SMALL:
+        if (
+            self.options.data == "auto"
+            and not self.options.is_script
+            and self.has_values
+            and self.state_bytes <= _SMALL
+        ):
             self.stage.real = True
             self.values = "real"
 
@@ -425,6 +454,11 @@ class _Rehearsing:
             room = f"{readable_bytes(needed)} of host memory, but only {readable_bytes(free)} are free"
             return f"real values would take about {room}"
         return ""
+
+    def may_be_by_values(self) -> bool:
+        """Whether missing values may have stopped it; a script has values, unless it has large tensors."""
+        stopped_by_limit = self.ending == "limit" and self.raised is not None
+        return not self.options.is_script or stopped_by_limit or bool(self.stage.guessed)
 
     def how_it_ended(self) -> str:
         return f"stopped at {self.stopped_at}" if self.stopped_at is not None else "stopped"
@@ -541,6 +575,8 @@ class _Rehearsing:
             stack.enter_context(nothing_traced())
             stack.enter_context(hooks_overridden(stage))
             stack.enter_context(company.followed())
+            if self.recorder is not None:
+                stack.enter_context(patch.object(Origin, "site_now", staticmethod(self.recorder.site_here)))
             try:
                 with FunctionOverrides(stage), stage:
                     self.perform()
@@ -594,6 +630,8 @@ class _Rehearsing:
             self.stop(error, "limit", error.why, error.remedy)
         elif isinstance(error, NotFollowed):
             self.stop(error, "limit", str(error), _LEAVE_OUT)
+        elif isinstance(error, Unfinished):
+            self.stop(error, "limit", str(error), error.remedy)
         elif isinstance(error, NotOnDevice):
             self.stop(error, "device", str(error), error.remedy)
             self.find(users_line_of(error), "dtype", str(error), error.remedy)
@@ -724,6 +762,8 @@ class _Rehearsing:
             )
         made = f" ({came.line})" if came.line and came.line != line else ""
         why = f"{operation} with a tensor on {stray._place}: {came.what}{made}"
+        if self.recorder is not None:
+            self.recorder.about(stray, origin, came)
         found = self.find(line, came.kind, why, came.remedy)
         if origin is not None:
             origin.reported = found
@@ -736,7 +776,10 @@ class _Rehearsing:
             line, why = own, f"{why}, in {line}"
         found = Finding(line.file, line.number, kind, line.text, why, remedy)
         cause = "" if kind == "numpy" else remedy  # of a list of tensors, report only the first
-        return self.findings.setdefault((line.file, line.number, kind, cause), found)
+        key = (line.file, line.number, kind, cause)
+        if self.recorder is not None:
+            self.recorder.add(key, kind)
+        return self.findings.setdefault(key, found)
 
     # ------------------------------------------------------------ after the step
 

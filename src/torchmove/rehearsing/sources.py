@@ -63,7 +63,9 @@ _ACCELERATOR = re.compile(r"(cuda|mps|xpu|hpu|npu|gpu)(:\d+)?$")
 ASKS = {"is_available", "is_built", "current_accelerator", "device_count", "is_bf16_supported", "has_cuda"}
 # Classes that choose a device and move the modules they are given.
 _MOVERS = {"transformers.trainer.Trainer", "stable_baselines3.common.base_class.BaseAlgorithm"}
+_SETTINGS = re.compile(r"(args|cfg|conf|config|hparams|hps|opts?|options|params|settings|flags)$", re.IGNORECASE)
 DEEP = 12  # most references to follow from name to name
+_BRIEF = 4  # references up to which a variable that refers to itself is looked up again
 
 
 class Assigned(NamedTuple):
@@ -97,9 +99,10 @@ class Source:
         self.set_default: ast.expr | None = None  # the default device that the file sets
         self.loops: dict[tuple[str, str], list[ast.expr]] = {}  # the elements of a loop, by scope and variable
         self.iterated: dict[tuple[str, str], ast.expr] = {}  # the iterable of each loop variable
-        self.over: dict[tuple[str, str], str] = {}  # the list that a loop iterates over, by scope and variable
+        self.over: dict[tuple[str, str], ast.Name | ast.Attribute] = {}  # the container of each loop variable's values
         self.states_sent: list[tuple[str, ast.For]] = []  # optimizers whose state a loop moves
         self.sendings: defaultdict[tuple[str, str], list[Assigned]] = defaultdict(list)  # moves with a kept result
+        self.conditions: defaultdict[ast.AST, list[ast.expr]] = defaultdict(list)  # the tests around each call
         self.within: dict[ast.expr, dict[str, ast.expr]] = {}  # by argument in a comprehension: its iterables
         self.imports: dict[str, tuple[str, str]] = {}
         self.globals: set[tuple[str, str]] = set()  # scopes, and the names they declare `global`
@@ -137,6 +140,8 @@ class Source:
             self._read(node.body, inner, node.name, ())
         elif isinstance(node, ast.If):
             self._read_expressions([node.test], scope)
+            for call in (each for one in node.body for each in ast.walk(one) if isinstance(each, ast.Call)):
+                self.conditions[call].append(node.test)
             self._read(node.body, scope, owner, (*tests, node.test))
             otherwise = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
             self._read(node.orelse, scope, owner, (*tests, otherwise))
@@ -149,6 +154,10 @@ class Source:
             for target in targets:
                 self._assign(target, node.value, scope, owner, tests)
             self._read_expressions([node.value], scope)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.value, (ast.List, ast.Tuple)):
+            self._read_expressions([node.value], scope)
+            for each in node.value.elts:  # `rows += [x.to(device)]`
+                self._note_element(node.target, each, scope, owner, tests)
         elif isinstance(node, ast.Return) and node.value is not None:
             self.returns[scope].append(self._assigned(node.value, tests, scope, owner))
             self._read_expressions([node.value], scope)
@@ -189,18 +198,28 @@ class Source:
         ):
             self.states_sent.append((text.removesuffix(".state.values()"), node))
         self.iterated |= {(scope, name): over for name, over in bound_by_loop(node.target, node.iter).items()}
+        self._note_holders(bound_by_loop(node.target, node.iter), scope)
         if not isinstance(node.target, ast.Name):
             return
         over = node.iter
         if isinstance(over, ast.Name):
-            self.over[scope, node.target.id] = over.id
             before = self.names.get((scope, over.id), [])
             over = before[-1].value if before else over
         members: list[ast.expr] = getattr(over, "elts", [node.target])
         self.loops[scope, node.target.id] = members
 
+    def _note_holders(self, bound: Mapping[str, ast.expr], scope: str) -> None:
+        """Record the list or dict that each loop variable takes its values from, as a variable or an attribute."""
+        for name, over in bound.items():
+            holder = _members_of(over)
+            if isinstance(holder, (ast.Name, ast.Attribute)):
+                self.over[scope, name] = holder
+
     def _note_sent(self, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         """Record `model.to(device)` and `self.model.to(device)` like assignments: they move a module in place."""
+        if isinstance(value, COMPREHENSIONS):  # `[each.to(device) for each in nets]`
+            self._note_holders(loops_of(value), scope)
+            value = getattr(value, "elt", value)
         target = _target_of_sending(value)
         sent = Assigned(value, tests, scope, owner, is_sent=True)
         if not scope and isinstance(value, ast.Call) and called(value) == "set_default_device" and value.args:
@@ -211,7 +230,7 @@ class Source:
                 if isinstance(given, ast.Name):  # the function may move it in place
                     self.names[scope, given.id].append(sent)
         if isinstance(target, ast.Name) and (scope, target.id) in self.over:
-            self.names[scope, f"{self.over[scope, target.id]}[]"].append(sent)
+            self._note_members_sent(self.over[scope, target.id], sent)
         for each in self.loops.get((scope, target.id), [target]) if isinstance(target, ast.Name) else [target]:
             if isinstance(each, ast.Name) and self._is_self(each.id, scope):
                 self.attributes[ITSELF].append(sent)
@@ -221,6 +240,13 @@ class Source:
                 self.attributes[each.attr].append(sent)
                 if self._is_part(each, scope):
                     self.names[scope, ast.unparse(each)].append(sent)
+
+    def _note_members_sent(self, holder: ast.Name | ast.Attribute, sent: Assigned) -> None:
+        """Record that a loop moves the members of a list or a dict."""
+        if isinstance(holder, ast.Name):
+            self.names[sent.scope, f"{holder.id}[]"].append(sent)
+        elif isinstance(holder.value, ast.Name) and self._is_self(holder.value.id, sent.scope):
+            self.attributes[f"{holder.attr}[]"].append(sent)
 
     def _note_added(self, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]) -> None:
         """Record what is added to a container, `memory.append(x.to(device))`, under the name `memory[]`."""
@@ -243,6 +269,8 @@ class Source:
             is_own = self._is_self(holder.value.id, scope)
             name = ANY if holder.attr == "__dict__" else f"{holder.attr}[]"
             self.attributes[name].append(self._assigned(value, tests, scope, owner if is_own else ""))
+        while isinstance(holder, ast.Subscript):  # `rows["a"].append(x)`
+            holder = holder.value
         if self._is_part(holder, scope, deep=1):
             self.names[scope, f"{ast.unparse(holder)}[]"].append(self._assigned(value, tests, scope))
 
@@ -288,19 +316,29 @@ class Source:
             if self._is_part(target, scope):
                 self.names[scope, ast.unparse(target)].append(self._assigned(value, tests, scope))
         elif isinstance(target, (ast.Tuple, ast.List)):
-            for one, its in zip(target.elts, _parts(value, len(target.elts)), strict=False):
+            for one, its in _unpacked(target.elts, value):
                 self._assign(one, its, scope, owner, tests)
 
     def _assign_attribute(
         self, target: ast.Attribute, value: ast.expr, scope: str, owner: str, tests: tuple[ast.expr, ...]
     ) -> None:
         holder = target.value
-        is_own = isinstance(holder, ast.Name) and self._is_self(holder.id, scope)
-        self.attributes[target.attr].append(self._assigned(value, tests, scope, owner if is_own else ""))
+        its = self._owner_of_holder(holder, scope, owner)
+        self.attributes[target.attr].append(self._assigned(value, tests, scope, its))
         if self._is_part(target, scope):
             # `x.data = x.data.to(device)` moves x itself.
             name = ast.unparse(holder if target.attr == "data" else target)
             self.names[scope, name].append(self._assigned(value, tests, scope))
+
+    def _owner_of_holder(self, holder: ast.expr, scope: str, owner: str) -> str:
+        """The class of the object whose attribute is assigned, if it is `self` or was just made: `new = cls()`."""
+        if not isinstance(holder, ast.Name):
+            return ""
+        if self._is_self(holder.id, scope):
+            return owner
+        before = self.names.get((scope, holder.id), []) if scope else []
+        made = called(before[-1].value) if before and isinstance(before[-1].value, ast.Call) else ""
+        return owner if made == "cls" else made if made in self.classes else ""
 
     def _is_part(self, node: ast.expr, scope: str, deep: int = 0) -> bool:
         """Whether it is a part of a variable: `model.layers[0].weight`, `self.model.head`, but not `self.weight`.
@@ -317,6 +355,8 @@ class Source:
         for node in (each for expression in expressions for each in ast.walk(expression)):
             if isinstance(node, ast.Call):
                 self._read_call(node, scope)
+            elif isinstance(node, ast.NamedExpr):
+                self._assign(node.target, node.value, scope, "", ())
             elif isinstance(node, COMPREHENSIONS):
                 over = loops_of(node)
                 self.within |= {
@@ -345,9 +385,11 @@ class Source:
         if name == "add_argument" and "default" in keywords and node.args:
             flag = next((each.value for each in node.args if isinstance(each, ast.Constant)), "")
             self.attributes[str(flag).lstrip("-").replace("-", "_")].append(Assigned(keywords["default"], (), scope))
-        elif name in ("SimpleNamespace", "Namespace", "dict"):
+        elif name in ("SimpleNamespace", "Namespace", "dict", "update"):
             for key, value in keywords.items():
                 self.attributes[key].append(Assigned(value, (), scope))
+        elif name == "setdefault" and len(node.args) == 2 and isinstance(_constant(node.args[0]), str):
+            self.attributes[_constant(node.args[0])].append(Assigned(node.args[1], (), scope))
 
     def _note_attribute_set(self, call: ast.Call, scope: str) -> None:
         holder, name, value = call.args
@@ -370,6 +412,14 @@ def _constant(node: ast.expr) -> Any:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
         return -node.operand.value if type(node.operand.value) is int else None
     return node.value if isinstance(node, ast.Constant) else None
+
+
+def _unpacked(targets: list[ast.expr], value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each target of `a, *b = value` with the expression that it receives; for `b` this is the whole value."""
+    if any(isinstance(each, ast.Starred) for each in targets):
+        yield from ((each.value if isinstance(each, ast.Starred) else each, value) for each in targets)
+    else:
+        yield from zip(targets, _parts(value, len(targets)), strict=False)
 
 
 def _parts(value: ast.expr, count: int) -> list[ast.expr]:
@@ -407,6 +457,16 @@ def bound_by_loop(target: ast.expr, over: ast.expr) -> dict[str, ast.expr]:
 
 def _makes_a_device(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and called(node) == "device"
+
+
+def _members_of(over: ast.expr) -> ast.expr:
+    """The list or dict whose members a loop goes through: `nets` in `for each in nets.values()`."""
+    if not isinstance(over, ast.Call):
+        return over
+    if isinstance(over.func, ast.Attribute) and over.func.attr in ("values", "items"):
+        return over.func.value
+    is_copy = isinstance(over.func, ast.Name) and over.func.id in ("list", "tuple", "reversed")
+    return _members_of(over.args[0]) if is_copy and len(over.args) == 1 else over
 
 
 _REGISTERING = {"register_buffer", "register_parameter", "register_module", "add_module"}
@@ -462,6 +522,7 @@ class Reasons:
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}
         self._known: dict[tuple[str, ...], Line | None] = {}  # results for attributes and parameters
+        self._classes: dict[tuple[ast.expr, str], tuple[Source, str] | None] = {}  # of objects, by expression and scope
         self._made_by: Mapping[str, ast.Call] = {}  # by class: the call that created the inspected object
 
     @contextmanager
@@ -515,15 +576,85 @@ class Reasons:
                 found = self.of_name(module, node.attr, "", deep + 1)
             elif isinstance(node, ast.Attribute) and not _is_torchs(node) and not _is_of_tensor(source, node, scope):
                 found = self.of_attribute(source, node.attr, (), deep + 1)
+                found = found or self._of_instance(source, node, scope, deep + 1)
             elif isinstance(node, ast.Subscript) and isinstance(key := getattr(node.slice, "value", None), str):
                 found = self.of_attribute(source, key, (), deep + 1)
+                if found is None and _SETTINGS.match(_last_name(node.value)):
+                    found = self._of_settings(key)
             elif isinstance(node, ast.Call) and called(node) == "get_default_device" and source.set_default:
                 found = self.of(source, source.set_default, "", deep + 1)
             elif isinstance(node, ast.Call):
-                found = self._of_result(source, called(node), deep + 1)
+                found = self._of_result(source, result_of(source, node, scope), deep + 1)
             if found is not None:
                 return found
         return None
+
+    def _of_instance(self, source: Source, node: ast.Attribute, scope: str, deep: int) -> Line | None:
+        """The line that chose an attribute of an object whose class is in another file: `cfg.device`."""
+        key = node.value, scope
+        if key not in self._classes:
+            self._classes[key] = None  # ends the recursion of names that refer to each other
+            self._classes[key] = self._class_of(source, node.value, scope, 0)
+        made_by = self._classes[key]
+        if made_by is not None:
+            return self.of_attribute(made_by[0], node.attr, made_by[1:], deep)
+        return self._of_settings(node.attr) if _SETTINGS.match(_last_name(node.value)) else None
+
+    def _of_settings(self, name: str) -> Line | None:
+        """The line that chose an attribute or a key of settings that are made in another file, by its name alone."""
+        for source in list(self._sources.values()):
+            found = self.of_any(source, [each for each in source.attributes.get(name, ()) if not each.owner])
+            if found is not None:
+                return found
+        return None
+
+    def _class_of(self, source: Source, node: ast.expr, scope: str, deep: int) -> tuple[Source, str] | None:
+        """The class whose constructor made the value of an expression, with the class's file; None if unknown."""
+        if deep > DEEP:
+            return None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in source.classes:
+                return source, node.func.id
+            module, name = self.imported(source, node.func.id)
+            other = self._file_named(module)
+            if other is not None and name in other.returns:  # `get_config()`
+                given = [(other, each.value, each.scope) for each in other.returns[name]]
+                return next(filter(None, (self._class_of(*each, deep + 1) for each in given)), None)
+            return (other, name) if other is not None and name in other.classes else None
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            owners = {*family_of(source, owner_of(source, scope))}
+            given = [
+                (source, each.value, each.scope)
+                for each in source.attributes.get(node.attr, ())
+                if each.owner in owners
+            ]
+        elif isinstance(node, ast.Name):
+            module, name = self.imported(source, node.id)
+            if (other := self._file_named(module)) is not None and name in other.classes:  # the class itself
+                return other, name
+            given = self._bindings(source, node.id, scope)
+        else:
+            return None
+        return next(filter(None, (self._class_of(*each, deep + 1) for each in given)), None)
+
+    def _bindings(self, source: Source, name: str, scope: str) -> list[tuple[Source, ast.expr, str]]:
+        """The expressions that a variable or a parameter gets its values from, also in other files."""
+        while scope and not source.names.get((scope, name)):
+            if scope in source.functions and name in parameters_of(source.functions[scope]):
+                return self.arguments(source, scope, name)
+            scope = scope_around(scope)
+        if source.names.get((scope, name)):
+            return [(source, each.value, each.scope) for each in source.names[scope, name]]
+        module, original = self.imported(source, name)
+        other = self._file_named(module)
+        return (
+            [] if other is None else [(other, each.value, each.scope) for each in other.names.get(("", original), ())]
+        )
+
+    def _file_named(self, module: str) -> Source | None:
+        """The source of a module of the program."""
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return self.source(file) if file is not None and is_program(file) else None
 
     def _module_of(self, source: Source, node: ast.Attribute) -> Source | None:
         """The source of the program's module that an attribute belongs to: `settings` in `settings.DEVICE`."""
@@ -625,13 +756,23 @@ class Reasons:
         return None
 
     def of_name(self, source: Source, name: str, scope: str, deep: int = 0) -> Line | None:
+        """The line that chose a variable. Deep inside of an expression, each variable is looked up once."""
+        key = source.file, scope, name, "name"
+        if deep <= _BRIEF or deep > DEEP:
+            return self._of_name(source, name, scope, deep)
+        if key not in self._known:
+            self._known[key] = None
+            self._known[key] = self._of_name(source, name, scope, _BRIEF)
+        return self._known[key]
+
+    def _of_name(self, source: Source, name: str, scope: str, deep: int) -> Line | None:
         while True:
             if not scope and (bound := self.bound(source, name))[1]:
                 return self.of_any(*bound, deep)
             if source.names.get((scope, name)):
                 return self.of_any(source, source.names[scope, name], deep)
             if scope in source.functions and name in parameters_of(source.functions[scope]):
-                return self.of_parameter(source, scope, name, deep)
+                return self.of_parameter(source, scope, name)
             if not scope:
                 break
             scope = scope_around(scope)
@@ -673,8 +814,19 @@ class Reasons:
         elif isinstance(holder, ast.Attribute) and isinstance(holder.value, ast.Name) and holder.value.id == "self":
             its = owner_of(source, scope)
             assigned = [each for each in source.attributes.get(holder.attr, ()) if each.owner == its]
+        elif isinstance(holder, ast.Call):  # `nn.Linear(4, 2).to(device)`
+            return bool(owner) and _is_made_as_another(source, holder, owner)
         made = [each.value for each in assigned if not each.is_sent]
         return bool(owner and made) and all(_is_made_as_another(source, each, owner) for each in made)
+
+    def conditions_of(self, source: Source, scope: str) -> Iterator[tuple[Source, ast.expr, str]]:
+        """Yield the tests around the calls of a function or method: `if torch.cuda.is_available(): norm.cuda()`."""
+        owner = owner_of(source, scope)
+        for caller, call, at in self.calls_of(source, scope):
+            holder = call.func.value if isinstance(call.func, ast.Attribute) else None
+            if owner and not (isinstance(holder, ast.Name) and _is_instance(caller, holder.id, at, owner)):
+                continue
+            yield from ((caller, test, at) for test in caller.conditions.get(call, ()))
 
     def _is_of(self, source: Source, func: ast.expr, file: str) -> bool:
         """Whether it belongs to `file`, as in `layers.Coupling` where `file` is imported as `layers`."""
@@ -689,22 +841,21 @@ class Reasons:
                     return module, name
         return source.imports.get(name, ("", ""))
 
-    def of_parameter(self, source: Source, scope: str, name: str, deep: int = 0) -> Line | None:
+    def of_parameter(self, source: Source, scope: str, name: str) -> Line | None:
         """The line that chose a parameter: through the arguments of all calls, else through its default."""
         key = source.file, scope, name
         if key not in self._known:
             self._known[key] = None  # ends the recursion of functions that call themselves
-            self._known[key] = self._of_arguments(source, scope, name, deep)
+            self._known[key] = self._of_arguments(source, scope, name)
         return self._known[key]
 
-    def _of_arguments(self, source: Source, scope: str, name: str, deep: int) -> Line | None:
-        if deep > DEEP:
-            return None
-        found = [self.of(caller, given, at, deep + 1) for caller, given, at in self.arguments(source, scope, name)]
+    def _of_arguments(self, source: Source, scope: str, name: str) -> Line | None:
+        # The depth is counted anew, here and for attributes: a result that is kept must not be one cut short.
+        found = [self.of(caller, given, at) for caller, given, at in self.arguments(source, scope, name)]
         if found:
             return found[0] if all(found) else None
         default = default_of(source.functions[scope], name)
-        return None if default is None else self.of(source, default, scope_around(scope), deep + 1)
+        return None if default is None else self.of(source, default, scope_around(scope))
 
     def arguments(self, source: Source, scope: str, name: str) -> list[tuple[Source, ast.expr, str]]:
         """The arguments passed for a parameter, each with the source and the scope of the call."""
@@ -738,10 +889,10 @@ class Reasons:
         key = source.file, *owners, f".{name}"
         if deep <= DEEP and key not in self._known:
             self._known[key] = None
-            self._known[key] = self._of_attribute(source, name, owners, deep)
+            self._known[key] = self._of_attribute(source, name, owners)
         return self._known.get(key)
 
-    def _of_attribute(self, source: Source, name: str, owners: tuple[str, ...], deep: int) -> Line | None:
+    def _of_attribute(self, source: Source, name: str, owners: tuple[str, ...]) -> Line | None:
         """The line that chose an attribute. `owners`: the classes of its object, if known."""
         every = source.attributes.get(name, [])
         own = [each for each in every if each.owner in owners]
@@ -753,7 +904,7 @@ class Reasons:
             if keyword.arg == name
         ]
         if given and all(_is_class_level(each) for each in own):  # a dataclass
-            lines = [self.of(source, value, at, deep + 1) for value, at in given]
+            lines = [self.of(source, value, at) for value, at in given]
             return lines[0] if all(lines) else None
         own += [
             each
@@ -762,10 +913,10 @@ class Reasons:
             if not owners or each.owner in owners
         ]
         others = [] if owners and own else [each for each in every if not owners or not each.owner]
-        found = self.of_any(source, [*own, *others], deep)
+        found = self.of_any(source, [*own, *others])
         if found is None and not owners and not own and not others:  # of a class in another file
             files = (each for each in self.with_imported([source.file]) if each is not source)
-            found = next(filter(None, (self.of_attribute(each, name, (), deep + 1) for each in files)), None)
+            found = next(filter(None, (self.of_attribute(each, name) for each in files)), None)
         return found
 
     def is_current_accelerator(self, source: Source, expression: ast.expr, scope: str, deep: int = 0) -> bool:
@@ -826,9 +977,19 @@ def _thrown_away_in(method: ast.AST | None) -> Iterator[ast.expr]:
 def _is_made_as_another(source: Source, value: ast.expr, owner: str) -> bool:
     if not isinstance(value, ast.Call):
         return isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp))
-    kind = called(value)
-    is_known = kind in source.classes or kind in ("deque", "list", "dict", "set")
+    kind, first = called(value), value.func
+    while isinstance(first, (ast.Attribute, ast.Call)):  # `nn` in `nn.Linear(4, 2).to(device)`
+        first = first.value if isinstance(first, ast.Attribute) else first.func
+    is_torchs = isinstance(first, ast.Name) and source.modules.get(first.id, "").partition(".")[0] == "torch"
+    is_known = is_torchs or kind in source.classes or kind in ("deque", "list", "dict", "set")
     return is_known and owner not in {*family_of(source, kind)}
+
+
+def _is_instance(source: Source, name: str, scope: str, owner: str) -> bool:
+    """Is a variable made by the constructor of a class, or is it `self`?"""
+    assigned = source.names.get((scope, name)) or source.names.get(("", name), [])
+    made = [called(each.value) for each in assigned if isinstance(each.value, ast.Call)]
+    return name == "self" or any(owner in family_of(source, each) for each in made)
 
 
 def family_of(source: Source, name: str) -> Iterator[str]:
@@ -850,9 +1011,14 @@ def is_librarys(source: Source, name: str) -> bool:
     return file is not None and is_installed(file) and module.partition(".")[0] not in ("torch", "numpy")
 
 
+def is_accelerator(value: object) -> bool:
+    """Is it the name of an accelerator, such as "cuda:0"?"""
+    return isinstance(value, str) and _ACCELERATOR.match(value) is not None
+
+
 def _asks(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant):
-        return isinstance(node.value, str) and _ACCELERATOR.match(node.value) is not None
+        return is_accelerator(node.value)
     if isinstance(node, ast.Attribute):
         return node.attr in ASKS or (node.attr.endswith("Tensor") and getattr(node.value, "attr", "") == "cuda")
     return isinstance(node, ast.Name) and node.id in ASKS
@@ -883,6 +1049,16 @@ def _is_of_tensor(source: Source, node: ast.Attribute, scope: str) -> bool:
 def owner_of(source: Source, scope: str) -> str:
     """The innermost class that a scope is in, or an empty string."""
     return next((each for each in reversed(scope.split(".")) if each in source.classes), "")
+
+
+def result_of(source: Source, call: ast.Call, scope: str) -> str:
+    """The scope of the function that is called: `S.table` for `S.table(4)`, and for `cls.table(4)` in S."""
+    holder = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if not isinstance(holder, ast.Name) or called(call) in source.returns:
+        return called(call)
+    owner = owner_of(source, scope) if holder.id in ("self", "cls") else holder.id
+    owners = [each for each in family_of(source, owner) if f"{each}.{called(call)}" in source.returns]
+    return f"{owners[0]}.{called(call)}" if owners else called(call)
 
 
 def scope_around(scope: str) -> str:

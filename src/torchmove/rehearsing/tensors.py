@@ -111,6 +111,8 @@ class StandIn(Tensor):
         own = {name: value for name, value in self.__dict__.items() if name not in made.__dict__}
         made.__dict__.update(copy.deepcopy({name: own[name] for name in own.keys() - _OWN}, memo))
         made.requires_grad_(self.requires_grad)
+        if made._place is CPU and isinstance(self, torch.nn.Parameter):
+            made._origin = self._stage.origin_of_copy(made)
         return made
 
     def __copy__(self) -> Tensor:

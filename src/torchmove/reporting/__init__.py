@@ -16,12 +16,16 @@ R = TypeVar("R", bound=Result)
 
 # The module here that reports each kind of result.
 _FILES = {
-    **dict.fromkeys(("Inventory", "Plan", "Receipt", "Verdict"), "chain_reports"),
+    **dict.fromkeys(("Inventory", "Selection", "Summary"), "inventory_reports"),
+    **dict.fromkeys(("Plan", "Receipt", "Verdict"), "chain_reports"),
     **dict.fromkeys(("Parked", "Swap", "ByRank"), "parking_reports"),
-    "Rehearsal": "rehearsal_report",
-    **dict.fromkeys(("Contents", "Relocated"), "checkpoint_reports"),
+    **dict.fromkeys(("Rehearsal", "Fixes"), "rehearsal_report"),
+    **dict.fromkeys(("Contents", "SelectedContents", "Relocated"), "checkpoint_reports"),
     **dict.fromkeys(("Devices", "Bench"), "machine_reports"),
 }
+
+
+_FEW = 12  # lines, and tensors
 
 
 class Report(Generic[R]):
@@ -36,6 +40,13 @@ class Report(Generic[R]):
     def facts(self) -> dict[str, Any]:
         """All of the result as JSON data."""
         raise NotImplementedError
+
+    def is_small(self, page: Page) -> bool:
+        """Whether a notebook shows the sheet in a few lines, rather than the page in a frame."""
+        sheet = self.sheet()
+        lines = len("\n".join(sheet.lines).splitlines())
+        rows = sum(len(table.rows) + table.left_out for table in sheet.tables)
+        return lines + rows <= _FEW and (page.state is None or len(page.state.node) <= _FEW)
 
     def page(self) -> Page:
         return page_of(type(self.result).__name__, self.sheet())

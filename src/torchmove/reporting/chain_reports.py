@@ -1,4 +1,4 @@
-"""Reports of the results of the chain: Inventory, Plan, Receipt and Verdict."""
+"""Reports of the results of the chain: Plan, Receipt and Verdict."""
 
 from __future__ import annotations
 
@@ -8,75 +8,13 @@ from typing import Any
 
 from torchmove.errors import lines_by_reason
 from torchmove.formatting import counted, listed, readable_bytes, readable_seconds
-from torchmove.internals.storages import shape_of
 from torchmove.moving.receipt import Receipt
 from torchmove.planning.plan import MemoryNeed, Move, Note, Plan, Refusal, Stay
 from torchmove.progress import Stage, stages_facts
 from torchmove.reporting import Report, report
 from torchmove.reporting.drawing import DrawnState, drawn, with_moves, with_places
 from torchmove.reporting.page import Figure, Page, Point, Points, Sheet, SizeBar, Table, Timeline, first_of, table
-from torchmove.surveying.inventory import Inventory, StateTensor
 from torchmove.verifying.verify import Finding, Verdict
-
-
-class InventoryReport(Report[Inventory]):
-    def sheet(self) -> Sheet:
-        places = listed([f"{readable_bytes(size)} on {device}" for device, size in self.result.devices().items()])
-        count = f"{counted(len(self.result.tensors), 'tensor')} in {counted(len(self.result.storages), 'storage')}"
-        rows = (self._row(entry) for entry in self.result.tensors)
-        columns = ("path", "role", "device", "dtype", "shape", "bytes", "shares with")
-        return Sheet(
-            f"{listed(self.result.roots)}: {count}" + (f", {places}" if places else ""),
-            first_of([f"{found.code}  {path}: {found.why}" for path, _, found in self.result.diagnostics]),
-            (table("tensors", columns, rows, total=len(self.result.tensors)),),
-        )
-
-    def page(self) -> Page:
-        figures = [
-            Figure("tensors", f"{len(self.result.tensors):,}", f"in {counted(len(self.result.storages), 'storage')}"),
-            *(Figure(f"on {device}", readable_bytes(size)) for device, size in self.result.devices().items()),
-        ]
-        found = (Point(each.code, str(path), each.why, each.remedy) for path, _, each in self.result.diagnostics)
-        points = (Points("Diagnostics", tuple(found)),)
-        return Page(
-            "Inventory", listed(self.result.roots), figures=tuple(figures), points=points, state=drawn(self.result)
-        )
-
-    def _row(self, entry: StateTensor) -> tuple[object, ...]:
-        # Not the paths in an optimizer's param_groups: nearly every parameter has one.
-        also = [
-            path for path in self.result.other_paths.get(id(entry.tensor), ()) if "param_groups" not in path.names()
-        ]
-        shares = [*self.result.sharing(entry), *(f"is {path}" for path in also[:2])]
-        left_out = len(shares[2:]) + len(also[2:])
-        shown = ", ".join(map(str, shares[:2])) + (f" (+{left_out})" if left_out else "")
-        dtype = str(entry.tensor.dtype).removeprefix("torch.")
-        return entry.path, entry.role, entry.device, dtype, tuple(shape_of(entry.tensor)), entry.nbytes, shown
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "roots": list(self.result.roots),
-            "tensors": [self._tensor_facts(entry) for entry in self.result.tensors],
-            "storages": [
-                {"device": str(storage.device), "bytes": storage.nbytes, "tensors": list(storage.indices)}
-                for storage in self.result.storages
-            ],
-            "devices": {str(device): size for device, size in self.result.devices().items()},
-            "device_values": [{"path": str(v.path), "value": str(v.value)} for v in self.result.device_values],
-            "diagnostics": [{"path": str(path), **found._asdict()} for path, _, found in self.result.diagnostics],
-        }
-
-    def _tensor_facts(self, entry: StateTensor) -> dict[str, Any]:
-        return {
-            "path": str(entry.path),
-            "also": [str(path) for path in self.result.other_paths.get(id(entry.tensor), ())],
-            "role": entry.role,
-            "device": str(entry.device),
-            "dtype": str(entry.tensor.dtype).removeprefix("torch."),
-            "shape": list(shape_of(entry.tensor)),
-            "bytes": entry.nbytes,
-            "requires_grad": entry.tensor.requires_grad,
-        }
 
 
 class PlanReport(Report[Plan]):
@@ -104,7 +42,9 @@ class PlanReport(Report[Plan]):
         if plan.converts and all(home == target for home, target in plan.moves.ways):
             return f"{roots}: {'cannot' if plan.refusals else 'would'} be converted to {plan.converts}"
         converted = f" as {plan.converts}" if plan.converts else ""
-        return f"{roots}: {'cannot' if plan.refusals else 'would'} move to {plan.destination}{converted}"
+        assumed = plan.assumed_bytes
+        there = "" if assumed is None else f" (assumed, with {readable_bytes(assumed)} free)"
+        return f"{roots}: {'cannot' if plan.refusals else 'would'} move to {plan.destination}{there}{converted}"
 
     def repointed(self) -> tuple[str, ...]:
         return first_of(
@@ -148,7 +88,7 @@ class PlanReport(Report[Plan]):
 
     def drawn(self) -> DrawnState:
         """The tensors before and after the move."""
-        state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"))
+        state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"), opened=1)
         return with_moves(state, self.result.moves.indices(), self.result.reasons)
 
     def _row(self, move: Move) -> tuple[object, ...]:
@@ -159,17 +99,18 @@ class PlanReport(Report[Plan]):
         entries = self.result.inventory.tensors
         return {
             "target": str(self.result.target),
+            "assumed_bytes": self.result.assumed_bytes,
             "devices": [str(device) for device in self.result.devices or (self.result.target,)],
             "dtype": None if self.result.dtype is None else str(self.result.dtype).removeprefix("torch."),
             "memory_format": str(self.result.memory_format).removeprefix("torch."),
             "ok": self.result.ok,
-            "bytes": self.result.nbytes,
+            "nbytes": self.result.nbytes,
             "moves": [
                 {
                     "paths": [str(entries[index].path) for index in move.storage.indices],
                     "from": str(move.storage.device),
                     "to": str(move.target),
-                    "bytes": move.storage.nbytes,
+                    "nbytes": move.storage.nbytes,
                 }
                 for move in self.result.moves
             ],
@@ -223,10 +164,13 @@ def stays_table(
 
 
 def stays_facts(stays: Sequence[Stay]) -> list[dict[str, Any]]:
-    return [{"path": str(stay.path), "bytes": stay.nbytes, "why": stay.why} for stay in stays]
+    return [{"path": str(stay.path), "nbytes": stay.nbytes, "why": stay.why} for stay in stays]
 
 
 class VerdictReport(Report[Verdict]):
+    def is_small(self, page: Page) -> bool:
+        return self.result.ok or super().is_small(page)
+
     def sheet(self) -> Sheet:
         count = f"{counted(self.result.tensors, 'tensor')} checked for {', '.join(self.result.checked)}"
         if self.result.ok:
@@ -243,7 +187,7 @@ class VerdictReport(Report[Verdict]):
         findings = Points("Problems", tuple(map(_finding_point, self.result.findings)), "bad")
         state = drawn(self.result.seen) if self.result.seen is not None else None
         if state is not None and self.result.placement:
-            state = with_places(state, self.result.placement, ("is", "should be"))
+            state = with_places(state, self.result.placement, ("is", "should be"), opened=0)
         count = counted(len(self.result.findings), "problem")
         title = (
             f"Verified: {counted(self.result.tensors, 'tensor')}" if self.result.ok else f"Verification failed: {count}"
@@ -353,7 +297,7 @@ class ReceiptReport(Report[Receipt]):
             "seconds": self.result.seconds,
             "bytes_per_second": self.result.bytes_per_second,
             "stages": stages_facts((*self.result.plan.stages, *self.result.stages)),
-            "held": [{"path": str(path), "bytes": nbytes, "by": by} for path, nbytes, by in self.result.held],
+            "held": [{"path": str(path), "nbytes": nbytes, "by": by} for path, nbytes, by in self.result.held],
             "verdict": report(self.result.verdict).facts() if self.result.verdict is not None else None,
             "plan": report(self.result.plan).facts(),
         }

@@ -48,6 +48,7 @@ class DrawnState(NamedTuple):
     reasons: Sequence[str] = ()
     stays: Sequence[tuple[int, int]] = ()  # a tensor, and the reason
     words: tuple[str, str] = ("", "")  # for `device` and `placed`
+    opened: int = 0  # which of the two the map shows first
 
 
 _CPU = torch.device("cpu")
@@ -146,12 +147,15 @@ def drawn(inventory: Inventory) -> DrawnState:
     )
 
 
-def with_places(state: DrawnState, placement: Sequence[torch.device], words: tuple[str, str]) -> DrawnState:
+def with_places(
+    state: DrawnState, placement: Sequence[torch.device], words: tuple[str, str], *, opened: int
+) -> DrawnState:
     """Add the second device of each tensor, which may be new to the state."""
     known = [*map(torch.device, state.devices)]
     new = [each for each in _devices(placement) if each not in known]
     devices = [*known, *new]
-    return state._replace(devices=list(map(str, devices)), placed=_places(devices, placement), words=words)
+    placed = _places(devices, placement)
+    return state._replace(devices=list(map(str, devices)), placed=placed, words=words, opened=opened)
 
 
 def with_moves(state: DrawnState, moving: Iterable[int], reasons: Mapping[int, str]) -> DrawnState:

@@ -19,14 +19,13 @@ from string import Template
 
 from torchmove.formatting import readable_bytes, readable_seconds
 from torchmove.reporting.drawing import DrawnState, Tree
-from torchmove.reporting.page import SHOWN_ROWS, Figure, Page, Points, SizeBar, Table, Timeline, table
+from torchmove.reporting.page import NUMBERS, SHOWN_ROWS, Figure, Page, Points, Sheet, SizeBar, Table, Timeline, table
 
 _SCRIPTS = ("state.js", "layout.js", "details.js", "map.js", "rows.js", "start.js")
 _OPEN_POINTS, _POINTS = (
     6,
     400,
 )  # shown unfolded, and written at all: a state may have a finding for each tensor
-_RIGHT = {"bytes", "tensors", "storages", "size", "rank", "seconds", "GB/s", "still held"}
 
 
 def render(page: Page) -> str:
@@ -55,6 +54,33 @@ def render(page: Page) -> str:
         data=_island(state),
     )
     return written.encode(errors="backslashreplace").decode()  # a name may contain a lone surrogate
+
+
+def brief(sheet: Sheet) -> str:
+    """The sheet for a notebook, in its fonts and colors: a title, lines and tables, without a frame."""
+    lines = "".join(
+        f'<div style="white-space:pre-wrap;margin-left:1em;font-family:monospace">{escape(line)}</div>'
+        for line in sheet.lines
+    )
+    return f"<div><strong>{escape(sheet.title)}</strong>{lines}{''.join(map(_brief_table, sheet.tables))}</div>"
+
+
+def _brief_table(table: Table) -> str:
+    if not table.rows:
+        return ""
+    sides = ["right" if name in NUMBERS else "left" for name in table.columns]
+    head = _brief_row("th", sides, table.columns)
+    body = "".join(_brief_row("td", sides, row) for row in table.rows)
+    title = f'<caption style="text-align:left;color:inherit">{escape(table.title)}</caption>'
+    return f'<table style="margin:8px 0">{title}<thead>{head}</thead><tbody>{body}</tbody></table>'
+
+
+def _brief_row(tag: str, sides: Iterable[str], cells: Iterable[str]) -> str:
+    style = "text-align:{};white-space:pre"
+    inside = (
+        f'<{tag} style="{style.format(side)}">{escape(cell)}</{tag}>' for side, cell in zip(sides, cells, strict=True)
+    )
+    return f"<tr>{''.join(inside)}</tr>"
 
 
 def framed(page: Page) -> str:
@@ -163,7 +189,7 @@ def _bar(bar: SizeBar) -> str:
 def _table(table: Table) -> str:
     if not table.rows:
         return ""
-    kinds = ["number" if name in _RIGHT else "" for name in table.columns]
+    kinds = ["number" if name in NUMBERS else "" for name in table.columns]
     head = "".join(_cell("th", kind, name, ' scope="col"') for kind, name in zip(kinds, table.columns, strict=True))
     body = "".join(f"<tr>{_row(kinds, row)}</tr>" for row in table.rows)
     written = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -65,7 +65,7 @@ class BenchReport(Report[Bench]):
             "machine": self.result.machine,
             "device": str(self.result.device),
             "state": self.result.state,
-            "bytes": self.result.nbytes,
+            "nbytes": self.result.nbytes,
             "tensors": self.result.tensors,
             "turns": TURNS,
             "movers": dict(zip(legs, self.result.movers, strict=True)),

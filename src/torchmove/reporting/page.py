@@ -17,6 +17,15 @@ from torchmove.reporting.drawing import DrawnState
 SHOWN_ROWS = 40
 
 
+# Columns of numbers and sizes: aligned at the right, and never cut.
+NUMBERS = frozenset(
+    {
+        *("bytes", "tensors", "storages", "size", "rank", "seconds", "GB/s", "still held"),
+        *("parameters", "trainable", "params", "buffers", "grads", "state", "other"),
+    }
+)
+
+
 class Table(NamedTuple):
     """A table of text; `left_out` is the number of rows not shown."""
 

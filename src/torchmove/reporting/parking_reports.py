@@ -80,7 +80,7 @@ class ByRankReport(Report[ByRank]):
         columns = ("rank", "tensors", "bytes", "seconds", "GB/s", "mover", "still held")
         cells = [tuple(_cell(row[column]) for column in COLUMNS) for row in self.result.rows]
         slowest = self.result.rows[0]
-        nbytes = sum(row["bytes"] for row in self.result.rows)
+        nbytes = sum(row["nbytes"] for row in self.result.rows)
         title = f"{counted(len(self.result.rows), 'rank')}, {readable_bytes(nbytes)} in total"
         if slowest["seconds"] is not None:
             title += f"; the slowest is rank {slowest['rank']}, {slowest['seconds']:.3g} s"

@@ -6,12 +6,14 @@ tensors has in common - path, role, owner - is kept once. An archived inventory 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property, partial
-from itertools import chain, pairwise, repeat
+from itertools import chain, islice, pairwise, repeat
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import torch
@@ -19,7 +21,21 @@ from torch import Tensor
 
 from torchmove.internals.storages import Metadata
 from torchmove.results import Result
-from torchmove.surveying.paths import ATTRIBUTE, CALL, ITEM, KEYED, NOWHERE, Diagnostic, Owner, Path, Role, make_path
+from torchmove.surveying.paths import (
+    ATTRIBUTE,
+    CALL,
+    ITEM,
+    KEYED,
+    NOWHERE,
+    Diagnostic,
+    Owner,
+    Path,
+    Role,
+    make_path,
+    matcher,
+    texts_of,
+)
+from torchmove.surveying.summary import Sort, Summary, order_of, summarize
 
 Row = TypeVar("Row")
 
@@ -349,6 +365,10 @@ class FoundDiagnostic(NamedTuple):
 class Inventory(Result):
     """Every tensor of a state: path, role, device, bytes, and which tensors share storage. Keeps the state alive.
 
+    It can be iterated, over the rows of `tensors`, and indexed, by number or by a path: as it prints, as in a
+    state_dict, or without the object's name if one tensor alone has that: `inventory["model[0].weight"]`,
+    `inventory["model.0.weight"]`, `inventory["0.weight"]`. `in` takes a path or a tensor.
+
     Attributes:
         roots: the names of the given objects, with which paths start.
         tensors: a row for each tensor: `path`, `role`, `device`, `nbytes`, `tensor`.
@@ -386,6 +406,50 @@ class Inventory(Result):
         }
         return replace(self, tensors=self.tensors.archived(), number=number, **emptied)
 
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __bool__(self) -> bool:
+        return True  # also an inventory of a state without tensors is a result
+
+    def __iter__(self) -> Iterator[StateTensor]:
+        return iter(self.tensors)
+
+    def __contains__(self, each: object) -> bool:
+        if isinstance(each, Tensor):
+            index = self.number.get(id(each))
+            return index is not None and self.tensors.objects[index] is each
+        return isinstance(each, (str, Path)) and str(each) in self._places
+
+    @overload
+    def __getitem__(self, which: int | str | Path) -> StateTensor: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> list[StateTensor]: ...
+
+    def __getitem__(self, which: int | slice | str | Path) -> StateTensor | list[StateTensor]:
+        if not isinstance(which, (str, Path)):
+            return self.tensors[which]
+        if str(which) not in self._places:
+            raise KeyError(_unknown(str(which), self._places))
+        return self.tensors[self._places[str(which)]]
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        """The index of each tensor by all spellings of its paths; without those that fit several tensors."""
+        paths = [(entry.path, index) for index, entry in enumerate(self.tensors)]
+        for tensor, others in self.other_paths.items():
+            paths += [(path, self.number[tensor]) for path in others if tensor in self.number]
+        spellings = [(texts_of(path), index) for path, index in paths]
+        places: dict[str, int] = {}
+        for number in range(4):
+            found: dict[str, int] = {}
+            for texts, index in spellings:
+                if found.setdefault(texts[number], index) != index:
+                    found[texts[number]] = _SEVERAL
+            places = found | places
+        return {text: index for text, index in places.items() if index != _SEVERAL}
+
     @cached_property
     def other_paths(self) -> Mapping[int, list[Path]]:
         """The further paths that lead to a tensor, by its id."""
@@ -404,10 +468,61 @@ class Inventory(Result):
         """Bytes on each device."""
         totals: defaultdict[torch.device, int] = defaultdict(int)
         for storage in self.storages:
-            totals[storage.device] += (
-                self.tensors.metadata.nbytes[storage.indices[0]] if storage.opaque else storage.nbytes
-            )
+            totals[storage.device] += self.bytes_on(storage)
         return dict(totals)
+
+    def bytes_on(self, storage: StateStorage) -> int:
+        """The bytes of a storage; where a device has no storages, those of its tensor."""
+        return self.tensors.metadata.nbytes[storage.indices[0]] if storage.opaque else storage.nbytes
+
+    def summary(self, depth: int = 2, *, sort: Sort | None = None, pattern: str = "") -> Summary:
+        """Summarize the state by module: parameters, bytes by kind, devices and dtypes.
+
+        Args:
+            depth: how many levels of modules below the given objects to list. What is deeper counts in the last level.
+            sort: order the modules of each level by "bytes", "path" or "parameters"; None: as found.
+            pattern: count only the tensors whose path matches, with `*` as in `keep=`, and the gradients and optimizer
+                state of parameters that match.
+
+        Returns:
+            The summary. It prints as a table; `modules` has a row for each module.
+
+        Examples:
+            >>> import torch, torchmove as tm
+            >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+            >>> [(str(row.path), row.parameters) for row in tm.survey(model).summary().modules]
+            [('model', 13), ('model[0]', 9), ('model[1]', 4)]
+        """
+        return summarize(self, depth, sort, pattern)
+
+    def select(self, pattern: str = "", *, sort: Sort | None = None) -> Selection:
+        """Select the tensors whose path, or another path to them, matches a pattern, with `*` as in `keep=`.
+
+        Args:
+            pattern: "" selects all tensors.
+            sort: "bytes" or "parameters", the largest first, or "path"; None: as found.
+
+        Returns:
+            The selection. It prints as a table, and can be iterated and indexed by number.
+
+        Examples:
+            >>> import torch, torchmove as tm
+            >>> inventory = tm.survey(torch.nn.Linear(2, 3))
+            >>> [str(entry.path) for entry in inventory.select("*.bias")], inventory["model.bias"].nbytes
+            (['model.bias'], 12)
+        """
+        fits, order = matcher(pattern), order_of(sort)
+        found = [index for index, entry in enumerate(self.tensors) if not pattern or self._fits(entry, fits)]
+        if order is not None:
+            found.sort(key=lambda index: order(_Sortable.of(self.tensors, index)))
+        return Selection(self, pattern, tuple(found))
+
+    def _fits(self, entry: StateTensor, fits: Callable[[Path], bool]) -> bool:
+        return fits(entry.path) or any(map(fits, self.aliases(entry)))
+
+    def aliases(self, entry: StateTensor) -> list[Path]:
+        """The further paths to a tensor, except those in an optimizer's param_groups, which most parameters have."""
+        return [path for path in self.other_paths.get(id(entry.tensor), ()) if "param_groups" not in path.names()]
 
     def sharing(self, entry: StateTensor) -> Iterator[Path]:
         """The paths of the other tensors that share the storage of this one."""
@@ -419,3 +534,53 @@ class Inventory(Result):
     def _storage_of(self) -> Mapping[int, StateStorage]:
         storages = self.tensors.metadata.storage_ids
         return {storages[entry]: storage for storage in self.storages for entry in storage.indices}
+
+
+class _Sortable(NamedTuple):
+    """A tensor as it is sorted."""
+
+    path: Path
+    nbytes: int
+    parameters: int
+
+    @classmethod
+    def of(cls, tensors: StateTensors, index: int) -> _Sortable:
+        entry = tensors[index]
+        elements = math.prod(tensors.metadata.shapes[index]) if entry.role == "parameter" else 0
+        return cls(entry.path, entry.nbytes, elements)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Selection(Result):
+    """Some of the tensors of an inventory: those that match a pattern, perhaps sorted."""
+
+    inventory: Inventory
+    pattern: str  # "" for all tensors
+    indices: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[StateTensor]:
+        return (self.inventory.tensors[index] for index in self.indices)
+
+    def __getitem__(self, which: int) -> StateTensor:
+        return self.inventory.tensors[self.indices[which]]
+
+
+_SEVERAL = -1  # instead of an index
+_MOST_COMPARED = 5_000  # comparing every path of a large state takes seconds
+
+
+def _unknown(text: str, known: Mapping[str, int]) -> str:
+    """The message for a path that leads to no tensor, with those that look like it."""
+    candidates = list(known)
+    if len(candidates) > _MOST_COMPARED:
+        before, _, last = text.rpartition(".")
+        near = (each for each in candidates if each.startswith(f"{before}.") or each.endswith(f".{last}"))
+        candidates = list(islice(near, _MOST_COMPARED))
+    close = get_close_matches(text, candidates)
+    return f"no tensor at {text!r}" + (f". Did you mean {' or '.join(map(repr, close))}?" if close else "")

@@ -101,7 +101,7 @@ function start() {
     });
     byId("sides").append(...sides);
     byId("sides").hidden = false;
-    colorBy(state.device, sides[0]);
+    colorBy([state.device, state.placed][state.opened], sides[state.opened]);
   } else colorBy(state.device, null);
 
   let tensorOf = null;
