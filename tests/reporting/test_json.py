@@ -15,6 +15,7 @@ import torchmove as tm
 from torchmove import bench, cli, reporting
 from torchmove.checkpoints import inspect, relocate
 from torchmove.machine import devices
+from torchmove.rehearsing.fixing.result import Fixes
 
 PROGRAM = """
 import torch
@@ -52,6 +53,7 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "Swap": tm.swap(out=model, into=other),
         "ByRank": tm.by_rank(receipt),
         "Rehearsal": tm.rehearse(_fails, other, torch.ones(1, 2)),
+        "Fixes": _left(tm.rehearse(_fails, other, torch.ones(1, 2))),
         "Contents": inspect(folder / "saved.pt"),
         "SelectedContents": inspect(folder / "saved.pt").select("model"),
         "Relocated": relocate(folder / "saved.pt", out=folder / "again.pt"),
@@ -72,6 +74,10 @@ def results(tmp_path_factory) -> dict[str, Any]:
 def _fails(model: nn.Module, batch: torch.Tensor) -> None:
     model(batch.to("cuda"))
     raise ValueError("no such label")
+
+
+def _left(found: tm.Rehearsal) -> Fixes:
+    return Fixes(found, found, (), ((found.findings[-1], "yours to decide"),), (), "", written=False)
 
 
 def keys_in(value: Any) -> Iterator[tuple[str, Any]]:
