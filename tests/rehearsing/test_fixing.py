@@ -299,8 +299,12 @@ def test_an_interrupt_while_files_are_written_comes_after_the_last_one(tmp_path,
         write(*given)
 
     monkeypatch.setattr(source_files, "_write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_all(dict.fromkeys(originals, b"edited"), originals)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in the background
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            write_all(dict.fromkeys(originals, b"edited"), originals)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert {*files_in(tmp_path).values()} in ({b"edited"}, {*originals.values()})
 
 
@@ -364,7 +368,8 @@ def test_an_interrupt_during_a_rehearsal_leaves_the_files(folder):
     Path("train.py").write_text(PROGRAM.replace("def build():", "def build():\n    __import__('time').sleep(60)"))
     before = Path("train.py").read_text()
     command = [sys.executable, "-c", RUN, "rehearse", "train.py:build", "--fix"]
-    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
+    listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True, **listening) as process:
         time.sleep(6)
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
@@ -372,6 +377,12 @@ def test_an_interrupt_during_a_rehearsal_leaves_the_files(folder):
     assert "interrupted" in said
     assert Path("train.py").read_text() == before
     assert not [*folder.glob(".*")]
+
+
+def test_a_rehearsal_needs_no_libcst():
+    code = "import sys; sys.modules['libcst'] = None; import torchmove.reporting.rehearsal_report, torchmove.cli.fixing"
+    environment = {**os.environ, "PYTHONPATH": SOURCES}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 def test_without_libcst_the_line_that_installs_it_is_named(folder, monkeypatch):

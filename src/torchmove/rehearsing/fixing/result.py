@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torchmove.rehearsing.fixing.rounds import Fixed
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.results import Result
+
+if TYPE_CHECKING:  # it imports libcst, which is optional
+    from torchmove.rehearsing.fixing.rounds import Fixed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
