@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import glob
 import io
 import os
 import random
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -55,6 +57,15 @@ def stored(path, _):
 
 # Lambdas, because the functions are patched later.
 # ruff: noqa: PLW0108
+def archived(path, other):
+    with tarfile.open(f"{path}.tar", "w") as archive:
+        archive.add(other)
+    with bz2.open(f"{path}.bz2", "wt") as file:
+        file.write("packed")
+    with tarfile.open(f"{path}.tar") as archive:
+        return archive.getnames()
+
+
 OPERATIONS: dict[str, Callable[[str, str], object]] = {
     "write": write,
     "append": append,
@@ -84,6 +95,7 @@ OPERATIONS: dict[str, Callable[[str, str], object]] = {
     "chmod": lambda path, _: os.chmod(path, 0o600),
     "truncate": lambda path, _: os.truncate(path, 2),
     "numpy": stored,
+    "archived": archived,
 }
 
 
@@ -104,7 +116,7 @@ def seen(folder: Path) -> dict[str, bytes | None]:
         for name in files:
             with open(os.path.join(place, name), "rb") as file:
                 found[os.path.relpath(os.path.join(place, name), folder)] = file.read()
-    return {name: b"" if name.endswith(".npz") else content for name, content in found.items()}
+    return {name: b"" if name.endswith((".npz", ".tar")) else content for name, content in found.items()}
 
 
 def outcomes(folder: Path, steps, around) -> list[object]:
@@ -173,3 +185,14 @@ def test_links_are_copies_and_devices_are_themselves(tmp_path, monkeypatch):
         with open(os.devnull, "w") as nowhere:
             nowhere.write("gone")
     assert os.listdir() == ["file"]
+
+
+def test_a_function_that_a_library_has_kept_is_the_disks_again_afterwards(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with file_overlay.nothing_written(tempfile.mkdtemp(dir=tmp_path.parent)):
+        kept_open, kept_mkdir, kept_listdir = open, os.mkdir, os.listdir
+    kept_mkdir("made")
+    with kept_open("file", "w") as file:
+        file.write("content")
+    assert sorted(kept_listdir()) == ["file", "made"]
+    assert (tmp_path / "file").read_text() == "content"

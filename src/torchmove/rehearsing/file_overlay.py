@@ -8,11 +8,13 @@ Code that opens files in C or C++ by their path, and other programs, see and wri
 from __future__ import annotations
 
 import builtins
+import bz2
 import errno
 import io
 import os
 import shutil
 import stat
+import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -71,8 +73,9 @@ class _Overlay:
 
     def patches(self) -> Iterator[tuple[Any, str, Any]]:
         yield tempfile, "tempdir", self.temporary  # deleted in the end whatever the script does
-        for holder in (builtins, io):
-            yield holder, "open", self.opening(open)
+        opened = self.opening(open)
+        for module, name in ((builtins, "open"), (io, "open"), (bz2, "_builtin_open"), (tarfile, "bltn_open")):
+            yield module, name, opened
         for place in file_systems:
             yield place, "open", self.opening_descriptor(os.open) if place is os else self.opening(io.open)
             for name, over in self.functions():
@@ -108,8 +111,11 @@ class _Overlay:
             self.now.busy = before
 
     def passes(self, path: Any, options: dict[str, Any]) -> bool:
-        """Whether a call is left alone: for a descriptor, a device or a temporary file, or a call of our own."""
-        if getattr(self.now, "busy", False) or not isinstance(path, (str, bytes, os.PathLike)):
+        """Whether a call is left alone: for a descriptor, a device or a temporary file, or a call of our own.
+
+        All are once the script has ended: a library that it imported keeps the functions that it found.
+        """
+        if _active != [self] or getattr(self.now, "busy", False) or not isinstance(path, (str, bytes, os.PathLike)):
             return True
         if any(options.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd")):
             return True
