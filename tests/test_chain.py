@@ -377,6 +377,40 @@ def test_a_string_among_the_objects_is_an_error(text, hint):
         tm.move(nn.Linear(1, 1), text, to="twin:0")
 
 
+@pytest.mark.parametrize("move", [tm.move, lambda *state, to, keep: tm.park(*state, keep=keep)])
+def test_a_move_to_the_cpu_takes_no_step_off_it(move):
+    """Of a parameter that is kept elsewhere: AdamW would refuse to go on with its step there."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tm.move(model, to="twin:0")
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2, device="twin:0")).sum().backward()
+    optimizer.step()
+    move(model, optimizer, to="cpu", keep=[model[1]])
+    assert {each["step"].device.type for each in optimizer.state.values()} == {"cpu"}
+    kept = optimizer.state[model[1].weight]
+    assert {kept["exp_avg"].device.type, model[1].weight.device.type} == {"twin"}
+
+
+def test_what_keep_names_may_be_anywhere():
+    """A tensor, a module that remembers a device, a part that holds both."""
+    model, part = nn.Sequential(nn.Linear(1, 1)), nn.Linear(1, 1)
+    model.part, part.table, part.device = part, torch.ones(2), torch.device("cpu")
+    tm.move(model, to="twin:0", keep=[part])
+    assert [each.code for each in tm.verify(model, on="twin:0").findings] == ["V401"] * 3 + ["V403"]
+    assert tm.verify(model, on="twin:0", keep=[part]).ok
+    assert tm.verify(model, on="twin:0", keep=["*.part.*"]).ok
+    found = tm.verify(model, on="twin:0", keep=[part.table]).findings
+    assert [each.path for each in found] == ["model.part.weight", "model.part.bias", "model.part.device"]
+
+
+def test_keep_of_a_verification_names_what_is_there():
+    model = nn.Linear(1, 1)
+    with pytest.raises(tm.MoveRefused, match="R011"):
+        tm.verify(model, on="cpu", keep=["model.wieght"])
+    with pytest.raises(TypeError, match="keep= goes with on="):
+        tm.verify(model, after=tm.move(model, to="twin:0"), keep=[model.weight])
+
+
 def test_a_result_of_the_wrong_class_is_an_error():
     model = nn.Linear(1, 1)
     with pytest.raises(TypeError, match="takes a Plan"):

@@ -38,8 +38,15 @@ NOT_RUN = {
     "pip install numpy pytest wheels/torchmove-*.whl": "as above; test_install.py installs the wheel",
 }
 
+# Pages that are played by another test, since they need libraries.
+ELSEWHERE = {"docs/trainers.md": "tests/ecosystem/test_trainers_page.py"}
+
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-PLAYED = [pytest.param(name, marks=[] if name == "README.md" else [pytest.mark.slow]) for name in NAMES]
+PLAYED = [
+    pytest.param(name, marks=[] if name == "README.md" else [pytest.mark.slow])
+    for name in NAMES
+    if name not in ELSEWHERE
+]
 
 
 @pytest.fixture
@@ -74,6 +81,12 @@ def test_a_page_that_is_not_true_is_found_out(page, tmp_path):
     (tmp_path / "page.md").write_text(page)
     with pytest.raises((AssertionError, RuntimeError)):
         Player(tmp_path / "page.md", tmp_path, "twin").play()
+
+
+def test_every_page_that_is_not_played_here_is_played_by_another_test():
+    for page, test in ELSEWHERE.items():
+        assert page in NAMES
+        assert f'"{Path(page).name}"' in (ROOT / test).read_text()
 
 
 def test_every_command_that_is_not_run_is_shown_somewhere():

@@ -233,7 +233,15 @@ def a_gradient_scaler():
     model = network()
     optimizer, scaler = stepped(model.parameters()), torch.amp.GradScaler("cpu")
     scaler.scale(torch.ones(1))
+    scaler.unscale_(optimizer)  # other tests may have left optimizers: the scaler tells which one is its own
     return tm.plan(model, optimizer, to=TWIN)
+
+
+@names("optimizer")
+def an_optimizer_beside_a_scaler_that_is_off():
+    model = network()
+    optimizer, scaler = stepped(model.parameters()), torch.amp.GradScaler("cpu", enabled=False)
+    return tm.plan(model, to=TWIN) if optimizer and scaler else None
 
 
 @names("ema")
@@ -530,10 +538,12 @@ def test_the_fix_of_a_note_takes_everything_along():
     receipt = tm.move(model, to=TWIN)
     first, second = receipt.plan.notes
     assert str(first) == (
-        "N070 optimizer: this AdamW trains it, and was not given: 8 tensors left on cpu. "
+        "N070 optimizer: this AdamW trains the state and was not given: 8 tensors of it left on cpu. "
         "Fix: tm.move(model, optimizer, ema, to='twin:0')"
     )
-    assert second.why.startswith("this AveragedModel averages it, and was not given: 4 tensors left on cpu. Fix: ")
+    assert second.why.startswith(
+        "this AveragedModel averages the state and was not given: 4 tensors of it left on cpu. Fix: "
+    )
     assert str(first) in str(receipt)
     exec(first.why.partition("Fix: ")[2], {"tm": tm, "model": model, "optimizer": optimizer, "ema": ema})
     assert tm.verify(model, optimizer, ema, on=TWIN)
@@ -552,7 +562,7 @@ def test_a_move_to_several_devices_has_the_same_note():
     model = network()
     optimizer = stepped(model.parameters())
     (note,) = tm.plan(model, to={"model.0": "twin:0", "*": "twin:1"}).notes
-    assert note.why.endswith("8 tensors left on cpu. Fix: tm.move(model, optimizer, to=...)")
+    assert note.why.endswith("8 tensors of it left on cpu. Fix: tm.move(model, optimizer, to=...)")
     assert optimizer
 
 
@@ -614,6 +624,27 @@ def test_no_code_of_the_program_runs():
     several = [touchy, {"touchy": touchy}]
     assert noted(tm.plan(model, to=TWIN)) == ["optimizer"]
     assert len(several) == 2
+    assert optimizer
+
+
+def test_objects_that_are_not_what_their_class_says_hide_nothing():
+    class Meta(type):
+        def __eq__(cls, other: object) -> bool:
+            raise AssertionError
+
+        __hash__ = None  # type: ignore[assignment]
+
+    class Odd(metaclass=Meta):
+        pass
+
+    model = network()
+    optimizer = stepped(model.parameters())
+    odd = [Odd(), [Odd()], torch.amp.GradScaler("cpu", enabled=False), object.__new__(torch.optim.SGD)]
+    broken = object.__new__(torch.optim.SGD)
+    vars(broken)["param_groups"] = [1, {}, {"params": None}]
+    empty, single = object.__new__(AveragedModel), Odd()
+    assert noted(tm.plan(model, to=TWIN)) == ["optimizer"]
+    assert len([odd, broken, empty, single]) == 4
     assert optimizer
 
 

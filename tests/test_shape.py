@@ -32,6 +32,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("parking", "checkpoints"),
     ("ranks",),
     ("rehearsing",),
+    ("integrations",),
     ("machine", "bench"),
     ("reporting",),
     ("__init__",),

@@ -23,6 +23,8 @@ needs_mkdocs = pytest.mark.skipif(
 )
 PUBLIC = {**{f"torchmove.{name}": getattr(tm, name) for name in tm.__all__}}
 PUBLIC |= {f"torchmove.testing.{name}": getattr(testing, name) for name in ("assert_movable", "refresh")}
+# They need their libraries: tests/ecosystem looks at what they say.
+CALLBACKS = [f"torchmove.integrations.{name}.TorchmoveCallback" for name in ("lightning", "transformers")]
 FUNCTIONS = {name: each for name, each in PUBLIC.items() if not isinstance(each, type) or name == "torchmove.parked"}
 
 
@@ -62,7 +64,7 @@ def test_no_page_fetches_anything_from_elsewhere(site):
 @needs_mkdocs
 def test_the_reference_has_every_public_name_with_what_it_takes(site):
     html = (site / "api.html").read_text()
-    for name in PUBLIC:
+    for name in (*PUBLIC, *CALLBACKS, *(f"{name}.parked" for name in CALLBACKS)):
         assert f'id="{name}"' in html, name
     assert "as for <code>tm.move</code>" in html  # its docstrings were read
 
@@ -102,7 +104,7 @@ def test_the_first_pages_table_leads_to_every_page_of_the_site_in_its_order_of_c
 
 def test_the_page_of_the_api_names_everything_public_once():
     named = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
-    assert sorted(named) == sorted(PUBLIC)
+    assert sorted(named) == sorted([*PUBLIC, *CALLBACKS])
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -128,7 +128,7 @@ def test_a_receipt_can_be_copied_and_pickled():
 def test_a_receipt_is_no_step():
     model = nn.Linear(2, 2)
     receipt: Any = tm.move(model, to="cpu")
-    with pytest.raises(TypeError, match="takes a step"):
+    with pytest.raises(TypeError, match="the step must be a function, not Receipt"):
         tm.rehearse(receipt)
 
 

@@ -172,7 +172,7 @@ def apply(plan: Plan, *, mover: str = "auto", progress: bool = True) -> Receipt:
 
 
 @answers_wrong_calls("on", "after")
-def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None) -> Verdict:
+def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None, keep: Sequence[Any] = ()) -> Verdict:
     """Verify that a state is on a device, or that it is as a move left it. Changes nothing.
 
     Args:
@@ -180,13 +180,14 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None
         on: verify that everything is on this device, except what an optimizer keeps elsewhere.
         after: verify that everything is as the move of this receipt left it, including the bytes if it moved with
             `verify="bytes"`.
+        keep: with `on`, what may be on any device: objects, or path patterns, as for `tm.move`.
 
     Returns:
         The verdict. `raise_if_bad()` turns findings into an error.
 
     Raises:
-        TypeError: neither or both of `on` and `after` were given.
-        MoveRefused: the device does not exist.
+        TypeError: neither or both of `on` and `after` were given, or `keep` with `after`.
+        MoveRefused: the device does not exist, or `keep` names something that is not in the state.
 
     Examples:
         >>> import torch, torchmove as tm
@@ -198,14 +199,20 @@ def verify(*objects: Any, on: Device | None = None, after: Receipt | None = None
     if (on is None) == (after is None):
         raise TypeError('tm.verify takes on= or after=. Fix: tm.verify(model, on="cuda") or after=receipt')
     if after is not None:
+        if keep:
+            raise TypeError("keep= goes with on=: a receipt knows what the move kept. Fix: leave keep= out")
         if not isinstance(after, Receipt):
             raise TypeError(
                 f"after= takes a Receipt, not {type(after).__name__}. Fix: receipt = tm.move(...), then after=receipt"
             )
         now = survey_objects(named)
         return replace(verify_move(now, after.plan), notes=notes_now(now, after.plan.target))
-    would = plan_for(named, _target(on, "on"), (), lambda _: None)
-    return replace(verify_place(would.inventory, would), notes=notes_now(would.inventory, would.target))
+    would = plan_for(named, _target(on, "on"), keep, lambda _: None)
+    unknown = [refusal for refusal in would.refusals if refusal.code == "R011"]
+    if unknown:
+        raise MoveRefused(unknown)
+    verdict = verify_place(would.inventory, would, keep_of(named, keep))
+    return replace(verdict, notes=notes_now(would.inventory, would.target))
 
 
 @answers_wrong_calls("to", "dtype", "memory_format")

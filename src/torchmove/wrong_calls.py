@@ -84,7 +84,9 @@ def _answer(call: _Call, known: Container[str]) -> None:
 
 def _problems(call: _Call, known: Container[str]) -> Iterator[str]:
     takes = f"{call.name} takes the device as {call.device}=" if call.device else f"{call.name} takes no device"
-    if (call.is_missing or call.device is None) and any(map(_is_place, call.objects)):
+    # A device by itself is an object that may be surveyed.
+    names_one = any(_is_place(each) and (call.is_missing or isinstance(each, str)) for each in call.objects)
+    if names_one and (call.is_missing or call.device is None):
         yield takes
     for each in call.objects:
         if isinstance(each, type):
@@ -146,9 +148,9 @@ def no_step(step: Any) -> TypeError:
     if isinstance(step, nn.Module):
         (name,) = names_of([step], callers_frame())
         fix = f"tm.rehearse(lambda {name}, batch: {name}(batch).sum().backward(), {name}, batch)"
-        return TypeError(f"tm.rehearse takes a step, which is a function, and what to call it with. Fix: {fix}")
+        return TypeError(f"the step must be a function, not {type(step).__name__}. Fix: {fix}")
     kind = type(step).__name__
     return TypeError(
-        f"tm.rehearse takes a step, which is a function, and calls it itself, not {kind}. "
+        f"the step must be a function, not {kind}: tm.rehearse calls it itself. "
         "Fix: tm.rehearse(step, model, batch), not tm.rehearse(step(model, batch))"
     )

@@ -910,6 +910,7 @@ MAKES = {
         "import argparse\n\n\ndef parsed():\n    args = argparse.Namespace(lr=0.1)\n    args.device = {chosen}\n"
         "    return args\n\n\ncfg = parsed()\n"
     ),
+    "the body of a class": "class cfg:\n    device = {chosen}\n",
     "a dict": "cfg = {{'lr': 0.1, 'device': {chosen}}}\n",
 }
 

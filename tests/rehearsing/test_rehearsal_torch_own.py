@@ -52,7 +52,8 @@ def rehearse_samples(info, *, training, data):
         module = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs).to(dtype)
         given = (sample.forward_input.args, sample.forward_input.kwargs)
         found = tm.rehearse(step, module.train(training), *given, data=data)
-        assert [each for each in found.findings if not each.is_note] == []
+        is_refused = issubclass(info.module_cls, torch.nn.RNNBase) and not training  # by cuDNN, in the backward pass
+        assert [each.kind for each in found.failing] == (["dtype"] if is_refused else [])
         assert found.stopped == ""
 
 

@@ -15,6 +15,7 @@ import torchmove as tm
 from torchmove import bench, cli, reporting
 from torchmove.checkpoints import inspect, relocate
 from torchmove.machine import devices
+from torchmove.rehearsing.fixing.result import Fixes
 
 PROGRAM = """
 import torch
@@ -41,6 +42,8 @@ def results(tmp_path_factory) -> dict[str, Any]:
     trips = {name: bench.Trip(1.0, 2.0) for name in ("usual_first", "usual", "move_first", "move")}
     parked = tm.park(model)
     parked.wake()
+    rehearsal = tm.rehearse(_fails, other, torch.ones(1, 2))
+    left = tuple((finding, "not certain") for finding in rehearsal.failing)
     return {
         "Inventory": inventory,
         "Selection": inventory.select("*.weight"),
@@ -51,7 +54,8 @@ def results(tmp_path_factory) -> dict[str, Any]:
         "Parked": parked,
         "Swap": tm.swap(out=model, into=other),
         "ByRank": tm.by_rank(receipt),
-        "Rehearsal": tm.rehearse(_fails, other, torch.ones(1, 2)),
+        "Rehearsal": rehearsal,
+        "Fixes": Fixes(rehearsal, rehearsal, (), left, ("train.py",), "", written=False),
         "Contents": inspect(folder / "saved.pt"),
         "SelectedContents": inspect(folder / "saved.pt").select("model"),
         "Relocated": relocate(folder / "saved.pt", out=folder / "again.pt"),

@@ -2,6 +2,8 @@
 
 commands  the commands, from survey to completion
 targets   the TARGET argument, `train.py:build`: the objects that a user's function returns
+rehearsed_targets  the rehearsal of a TARGET
+fixing    --fix: rehearse edited programs, each in a process of its own
 output    stdout, reserved for results: as text, JSON or an HTML page; errors; exit codes
 
 Commands import torch when they run, so that help and completion are fast.

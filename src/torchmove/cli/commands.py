@@ -26,11 +26,11 @@ from torchmove.cli.output import (
     as_json,
     devices_like,
     reporting,
-    reserve_stdout,
     say,
     tell,
 )
-from torchmove.cli.targets import ScriptFile, Target, several, target, target_or_script
+from torchmove.cli.rehearsed_targets import Request, ScriptRequest, rehearsed, rehearsed_script
+from torchmove.cli.targets import ScriptFile, Target, target, target_or_script
 
 if TYPE_CHECKING:
     from torchmove.rehearsing.result import Rehearsal
@@ -160,7 +160,7 @@ def plan(
 
 
 _OF_SCRIPTS = ("steps", "seconds", "whole_loaders", "arguments")
-_OF_FUNCTIONS = ("moved_by", "state", "strict_devices")
+_OF_FUNCTIONS = ("moved_by", "state", "strict_devices", "fix", "diff", "within")
 
 
 @click.command(
@@ -202,6 +202,14 @@ Example: torchmove rehearse train.py:build --to cuda --moved-by to
 )
 @click.option("--max-memory", type=_size, metavar="SIZE", help="Exit with 1 if the peak memory is above, as in 80GB.")
 @click.option("--confirm-errors", is_flag=True, help="If the step raises an error, run it again without simulation.")
+@click.option("--fix", is_flag=True, help="Edit the source where the edit is certain. Needs libcst.")
+@click.option("--diff", is_flag=True, help="Show what --fix would edit, as a unified diff. Writes nothing.")
+@click.option(
+    "--within",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Edit files in this folder only. Default: the folder of the program.",
+)
 @as_format
 @reporting
 @click.pass_context
@@ -219,6 +227,9 @@ def rehearse(
     strict_devices: bool,
     max_memory: int | None,
     confirm_errors: bool,
+    fix: bool,
+    diff: bool,
+    within: Path | None,
     format_: str,
     answer: Answer,
 ) -> None:
@@ -230,15 +241,36 @@ def rehearse(
     """
     answer.check(target.files())
     _check_options(ctx, target)
-    options = {"to": to, "data": data, "confirm_errors": confirm_errors, "max_memory": max_memory}
+    if within is not None and not (fix or diff):
+        raise click.UsageError("--within applies to --fix and --diff. Fix: --fix --within DIR")
     if isinstance(target, ScriptFile):
-        rehearsed = _rehearsed_script(target, (arguments, steps, seconds, whole_loaders), options)
+        how = ScriptRequest(arguments, steps, seconds, whole_loaders)
+        found = rehearsed_script(target, how, to=to, data=data, confirm_errors=confirm_errors, max_memory=max_memory)
+        answer.tell(found, target.files(), format_)
     else:
-        options |= {"moved_by": moved_by, "strict_devices": strict_devices}
-        rehearsed = _rehearsed_step(target, state, options)
-    answer.tell(rehearsed, target.files(), format_)
-    endings = {"finished": FINE if rehearsed.ok else FINDINGS, "refused": REFUSED}
-    ctx.exit(endings.get(rehearsed.ending, INCOMPLETE))
+        request = Request(to, moved_by, data, state, strict_devices, confirm_errors, max_memory)
+        if fix or diff:
+            found = _tell_fixes(target, request, within, answer, write=not diff)
+        else:
+            found = rehearsed(target, request)
+            answer.tell(found, target.files(), format_)
+    endings = {"finished": FINE if found.ok else FINDINGS, "refused": REFUSED}
+    ctx.exit(endings.get(found.ending, INCOMPLETE))
+
+
+def _tell_fixes(target: Target, request: Request, within: Path | None, answer: Answer, *, write: bool) -> Rehearsal:
+    """Edit the program, or show the edits; returns the rehearsal that decides the exit code."""
+    from torchmove.cli.fixing import fixed
+
+    fixes = fixed(target, request, within, write=write)
+    if write or answer.is_whole:
+        answer.tell(fixes, target.files())
+    else:
+        if fixes.diff:
+            say(fixes.diff.rstrip("\n"))
+        click.echo(str(fixes), err=True)
+    after: Rehearsal = fixes.after if write else fixes.before
+    return after
 
 
 def _check_options(ctx: click.Context, target: Target | ScriptFile) -> None:
@@ -250,69 +282,6 @@ def _check_options(ctx: click.Context, target: Target | ScriptFile) -> None:
     name = "arguments after the TARGET" if given[0] == "arguments" else f"--{given[0].replace('_', '-')}"
     kind, other = ("a function", "train.py:build") if is_script else ("a script", "train.py")
     raise click.UsageError(f"{name}: only for {kind} as TARGET. Fix: leave it out, or name {kind}, such as {other}")
-
-
-def _rehearsed_script(target: ScriptFile, how: tuple[Any, ...], options: dict[str, Any]) -> Rehearsal:
-    from torchmove.rehearsing.run import Options, home_of
-    from torchmove.rehearsing.scripts import Script, rehearse_script
-
-    reserve_stdout()
-    script = Script(target.path, *how)
-    try:
-        home_of(options["to"])
-        script.check()
-        script.compiled()
-    except SyntaxError as error:
-        raise click.UsageError(f"{target.path}:{error.lineno} is not Python: {error.msg}. Fix: correct it") from None
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    return rehearse_script(script, Options(**options))
-
-
-def _rehearsed_step(target: Target, state: tuple[str, ...], options: dict[str, Any]) -> Rehearsal:
-    made = target.made()
-    from torchmove.rehearsing.run import Options, rehearse_named
-
-    step, *objects = (made.values() if isinstance(made, dict) else several(made)) or [made]
-    _check(target, step, objects, options["to"])
-    named = dict([*made.items()][1:]) if isinstance(made, dict) else _parameters(step, objects)
-    given = Options(**options, state=_states(target, named, state))
-    return rehearse_named(step, tuple(objects), named, given, str(target.files()[-1].resolve()))
-
-
-def _check(target: Target, step: Any, objects: list[Any], to: str) -> None:
-    from torch import nn
-
-    from torchmove.rehearsing.run import check_call, home_of
-
-    if isinstance(step, nn.Module) or not callable(step):
-        kind = type(step).__name__
-        raise click.UsageError(
-            f"{target.spec} returned {kind} first, not the step. Fix: return the step, then its arguments: "
-            "`return train_step, model, optimizer, batch`"
-        )
-    try:
-        check_call(step, tuple(objects))
-        home_of(to)
-    except (TypeError, ValueError) as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _parameters(step: Any, objects: list[Any]) -> dict[str, Any]:
-    """The objects under the names of the step's parameters."""
-    from torchmove.rehearsing.run import parameters_of
-    from torchmove.surveying.paths import names_of
-
-    known = parameters_of(step, tuple(objects))
-    return known | names_of([each for each in objects if not any(each is one for one in known.values())], None)
-
-
-def _states(target: Target, named: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
-    unknown = [name for name in names if name not in named]
-    if unknown:
-        returned = ", ".join(named) or "only the step"
-        raise click.UsageError(f"--state {unknown[0]}: {target.spec} returned no object of this name, but {returned}")
-    return tuple(named[name] for name in names)
 
 
 # ---------------------------------------------------------------- checkpoint files

@@ -318,6 +318,11 @@ class Answer(NamedTuple):
     as_html: bool
     page: PageFile | None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is JSON or a page, which have everything."""
+        return self.as_json or self.as_html or self.page is not None
+
     def check(self, inputs: Collection[Path]) -> None:
         """Refuse a page that cannot be written, before the command runs. `inputs`: the files that the command reads."""
         if self.page is not None:

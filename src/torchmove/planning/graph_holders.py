@@ -45,9 +45,13 @@ def _holders(leaves: Sequence[Tensor], plan: Plan) -> list[Variable]:
     found = list(
         find_variables(lambda kind: issubclass(kind, Tensor), lambda value: id(value) in ends, plan.inventory.holders)
     )
-    # A notebook keeps its results in several places of its own, which the calls around the cell lead to.
+    # A notebook keeps its results in several places of its own, to which the calls around the cell lead too.
     results = {id(each.value) for each in found if _is_result(each)}
-    return [each for each in found if not each.where or _is_result(each) or id(each.value) not in results]
+    return [each for each in found if id(each.value) not in results or _is_result(each) or _is_users(each)]
+
+
+def _is_users(variable: Variable) -> bool:
+    return not variable.where and _root(variable) != "get_ipython"
 
 
 # ---------------------------------------------------------------- names

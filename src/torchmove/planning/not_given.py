@@ -100,7 +100,7 @@ def _noted(case: Case, left: Sequence[Belonging]) -> Iterator[Note]:
     for variable, does, tensors in left:
         count = counted(len(tensors), "tensor")
         devices = listed(sorted({str(tensor.device) for tensor in tensors}))
-        why = f"this {type(variable.value).__name__} {does}, and was not given: {count} left on {devices}"
+        why = f"this {type(variable.value).__name__} {does} and was not given: {count} of it left on {devices}"
         yield Note("N070", str(variable), f"{why}. Fix: {call}")
 
 
@@ -116,15 +116,23 @@ def _given_as(variable: Variable) -> str:
 def _belonging(case: Case) -> Iterator[Belonging]:
     found = _found(case)
     optimizers = [each for each in found if issubclass(type(each.value), Optimizer)]
-    for each in optimizers:
-        if _trains(each.value, case):
-            yield Belonging(each, "trains it", list(_left_by_optimizer(each.value, case)))
+    trained = [each for each in optimizers if _trains(each.value, case)]
+    for each in trained:
+        yield Belonging(each, "trains the state", _listed(_left_by_optimizer(each.value, case)))
     for each in found:
         if issubclass(type(each.value), GradScaler):
             if _scales(each.value, [each.value for each in optimizers], case):
-                yield Belonging(each, "scales its loss", list(_left_by_scaler(each.value, case)))
+                yield Belonging(each, "scales the loss", _listed(_left_by_scaler(each.value, case)))
         elif _is_average(type(each.value)):
-            yield Belonging(each, "averages it", list(_left_by_average(each.value, found, case)))
+            yield Belonging(each, "averages the state", _listed(_left_by_average(each.value, found, case)))
+
+
+def _listed(tensors: Iterator[Tensor]) -> list[Tensor]:
+    """The tensors; those before the first error, of an object that is not what its class says."""
+    some: list[Tensor] = []
+    with suppress(Exception):
+        some += tensors
+    return some
 
 
 def _found(case: Case) -> list[Variable]:
@@ -144,15 +152,13 @@ def _may_belong(kind: type) -> bool:
 
 
 def _groups(optimizer: Optimizer) -> list[Mapping[str, Any]]:
-    return list((stored_dict(optimizer) or {}).get("param_groups", ()))
-
-
-def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
-    return (each for group in _groups(optimizer) for each in group["params"])
+    """Its groups. A wrapper of an optimizer, or one that is not initialized, has none of its own."""
+    groups = (stored_dict(optimizer) or {}).get("param_groups") or ()
+    return [each for each in groups if isinstance(each, dict) and isinstance(each.get("params"), list)]
 
 
 def _trains(optimizer: Optimizer, case: Case) -> bool:
-    return any(id(each) in case.places for each in _parameters(optimizer))
+    return any(id(each) in case.places for group in _groups(optimizer) for each in group["params"])
 
 
 def _left_by_optimizer(optimizer: Optimizer, case: Case) -> Iterator[Tensor]:
@@ -184,9 +190,10 @@ def _scales(scaler: GradScaler, others: Iterable[Optimizer], case: Case) -> bool
 
     Between steps it can belong to any optimizer: then all that are alive have to be of the state.
     """
+    steps = (stored_dict(scaler) or {}).get("_per_optimizer_states", {})  # a disabled scaler has none
     given = [each for each, _ in case.inventory.holders.values() if issubclass(type(each), Optimizer)]
     optimizers = [*given, *others]
-    known = [each for each in optimizers if id(each) in (stored_dict(scaler) or {})["_per_optimizer_states"]]
+    known = [each for each in optimizers if id(each) in steps]
     trains = [_trains(each, case) for each in known or optimizers]
     return bool(trains) and all(trains)
 

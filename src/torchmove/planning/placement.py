@@ -370,6 +370,8 @@ class TensorPlaces:
                 return self.stay(index, _CPU, why, target)
         if owner is not None and owner.group is not None:
             beside = self.of(owner.parameter, index, target)
+            if target == _CPU == entry.device:
+                return target  # a move to the CPU takes nothing off it: a `step` there stays, wherever its parameter is
             return target if beside is target else self.stay(index, beside, "stays beside its tensor", target)
         if entry.role == "host" and entry.device == _CPU:
             other = self.beside_host.get(index)

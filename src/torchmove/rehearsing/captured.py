@@ -272,6 +272,9 @@ class Captured:
         for each in inside:
             if isinstance(each, (DataLoader, Dataset, Sampler)):
                 self._meet_sources(each)
+            for one in getattr(each, "__dict__", {}).values():
+                if isinstance(one, type):  # settings in the body of a class: `self.cfg = CFG`
+                    self._meet_class(one)
 
     def _meet_class(self, kind: type) -> None:
         for base in kind.__mro__:

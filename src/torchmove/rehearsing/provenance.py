@@ -70,9 +70,11 @@ class Origin:
         root: the origin that problems are reported under. All tensors of a module that was not moved share one.
         reported: on a root, the problem reported for it.
         tensor: a weak reference to the tensor, to find the user's variable for it.
+        made: where it was made, as a `Site` of evidence.py; None unless the rehearsal is one that records it.
     """
 
-    __slots__ = ("_describe", "_described", "reported", "root", "tensor")
+    __slots__ = ("_describe", "_described", "made", "reported", "root", "tensor")
+    site_now: Callable[[], Any] = staticmethod(lambda: None)  # replaced while evidence is recorded
 
     def __init__(self, describe: Callable[[Origin], Provenance], root: Origin | None = None) -> None:
         self._describe = describe
@@ -80,6 +82,7 @@ class Origin:
         self.root: Origin = self if root is None else root.root
         self.reported: Any = None
         self.tensor: weakref.ref[Any] | None = None
+        self.made = Origin.site_now()
 
     def described(self) -> Provenance:
         """The description, computed on first use: most origins are never reported."""

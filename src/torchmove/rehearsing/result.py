@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from torchmove.rehearsing.evidence import Evidence
 from torchmove.rehearsing.provenance import shown
 from torchmove.results import Result
 
@@ -47,6 +48,7 @@ class Rehearsal(Result):
         stopped_in: the same as a path and a number; None if it did not stop at a line.
         values: "real" or "shapes": what the step was computed with, and why.
         assumed: assumptions about the objects and values.
+        evidence: for each finding what `--fix` needs to edit the source, if it was recorded.
         subject: what was rehearsed: "the step", or the name of a script.
         extent: how far it ran, if it finished: "ran to its end", or the number of optimizer steps of a script.
         max_bytes: the `max_memory` that was asked for.
@@ -61,6 +63,7 @@ class Rehearsal(Result):
     stopped_in: tuple[str, int] | None = None
     values: str = "shapes"
     assumed: tuple[str, ...] = ()
+    evidence: tuple[tuple[Evidence, ...], ...] = ()
     subject: str = "the step"
     extent: str = "ran to its end"
     max_bytes: int | None = None

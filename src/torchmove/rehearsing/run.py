@@ -35,6 +35,7 @@ from torchmove.rehearsing.captured import Captured, Given, trained_in
 from torchmove.rehearsing.concurrency import ThreadTracking, delivered, dismiss
 from torchmove.rehearsing.decisions import SwitchedOff, switched_off_by
 from torchmove.rehearsing.device import CannotGoOn, Ended, NotFollowed, NotOnDevice, SimulatedDevice, Unfinished
+from torchmove.rehearsing.evidence import Recorder
 from torchmove.rehearsing.files import files
 from torchmove.rehearsing.function_overrides import Call, FunctionOverrides, hooks_overridden
 from torchmove.rehearsing.origins import Belongings, computed_from, name_of, thrown_away
@@ -119,6 +120,7 @@ class Options(NamedTuple):
     confirm_errors: bool = False
     max_memory: str | int | None = None
     subject: str = "the step"  # a script by its name
+    evidence: bool = False  # record what `--fix` needs; see evidence.py
 
     @property
     def is_script(self) -> bool:
@@ -333,6 +335,7 @@ class _Rehearsing:
         self.is_off: SwitchedOff = lambda _: False
         self.iterators: Iterators | None = None
         self.repoints: Sequence[Repoint] = ()  # stored devices in the given objects
+        self.recorder = Recorder(self.stage) if options.evidence else None
 
     def as_the_step_names_them(self, named: dict[str, Any]) -> dict[str, Any]:
         """Rename data to the step's parameters: remedies move it inside the step."""
@@ -377,6 +380,7 @@ class _Rehearsing:
             stopped_in=None if self.stopped_at is None else (self.stopped_at.file, self.stopped_at.number),
             values=self.values,
             assumed=(*self.assumed, *guessed),
+            evidence=() if self.recorder is None else tuple(tuple(self.recorder.found[key]) for key in self.findings),
             max_bytes=self.options.max_bytes(),
         )
 
@@ -571,6 +575,8 @@ class _Rehearsing:
             stack.enter_context(nothing_traced())
             stack.enter_context(hooks_overridden(stage))
             stack.enter_context(company.followed())
+            if self.recorder is not None:
+                stack.enter_context(patch.object(Origin, "site_now", staticmethod(self.recorder.site_here)))
             try:
                 with FunctionOverrides(stage), stage:
                     self.perform()
@@ -756,6 +762,8 @@ class _Rehearsing:
             )
         made = f" ({came.line})" if came.line and came.line != line else ""
         why = f"{operation} with a tensor on {stray._place}: {came.what}{made}"
+        if self.recorder is not None:
+            self.recorder.about(stray, origin, came)
         found = self.find(line, came.kind, why, came.remedy)
         if origin is not None:
             origin.reported = found
@@ -768,7 +776,10 @@ class _Rehearsing:
             line, why = own, f"{why}, in {line}"
         found = Finding(line.file, line.number, kind, line.text, why, remedy)
         cause = "" if kind == "numpy" else remedy  # of a list of tensors, report only the first
-        return self.findings.setdefault((line.file, line.number, kind, cause), found)
+        key = (line.file, line.number, kind, cause)
+        if self.recorder is not None:
+            self.recorder.add(key, kind)
+        return self.findings.setdefault(key, found)
 
     # ------------------------------------------------------------ after the step
 

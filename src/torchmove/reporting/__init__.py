@@ -19,7 +19,7 @@ _FILES = {
     **dict.fromkeys(("Inventory", "Selection", "Summary"), "inventory_reports"),
     **dict.fromkeys(("Plan", "Receipt", "Verdict"), "chain_reports"),
     **dict.fromkeys(("Parked", "Swap", "ByRank"), "parking_reports"),
-    "Rehearsal": "rehearsal_report",
+    **dict.fromkeys(("Rehearsal", "Fixes"), "rehearsal_report"),
     **dict.fromkeys(("Contents", "SelectedContents", "Relocated"), "checkpoint_reports"),
     **dict.fromkeys(("Devices", "Bench"), "machine_reports"),
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from torchmove.formatting import counted, readable_bytes
+from torchmove.rehearsing.fixing.result import Fixes
 from torchmove.rehearsing.provenance import shown
 from torchmove.rehearsing.result import Finding, Rehearsal
 from torchmove.reporting import Report
@@ -101,6 +103,41 @@ class RehearsalReport(Report[Rehearsal]):
             "stopped": self._stopped_facts(),
             "values": self.result.values,
             "assumed": list(self.result.assumed),
+        }
+
+
+class FixesReport(Report[Fixes]):
+    def headline(self) -> str:
+        fixes, count = self.result, counted(len(self.result.mended), "device error")
+        if fixes.before.ok:
+            return f"Nothing to fix: no device error found on a simulated {fixes.before.device}"
+        if not fixes.files:
+            return f"Nothing edited: {counted(len(fixes.left), 'error')} left on {fixes.before.device}"
+        done = "Fixed" if fixes.written else "Can fix"
+        if not fixes.left and not fixes.after.stopped:
+            return f"{done} {count}: the edited step ran to its end on a simulated {fixes.after.device}"
+        rest = "the edited step is incomplete" if fixes.after.stopped else f"{len(fixes.left)} left"
+        return f"{done} {count}; {rest}"
+
+    def sheet(self) -> Sheet:
+        fixes = self.result
+        mended = [f"{shown(each.file)}:{each.line}  {each.code}\n      fixed: {each.kind}" for each in fixes.mended]
+        left = [f"{finding}\n      not edited: {why}" for finding, why in fixes.left]
+        stopped = [fixes.after.stopped] if fixes.after.stopped else []
+        wrote = [f"Edited: {', '.join(map(os.path.relpath, fixes.files))}"] if fixes.written and fixes.files else []
+        return Sheet(self.headline(), (*mended, *left, *stopped, *wrote))
+
+    def facts(self) -> dict[str, Any]:
+        fixes = self.result
+        return {
+            "ok": fixes.ok,
+            "fixed": [each._asdict() for each in fixes.mended],
+            "left": [{**finding._asdict(), "not_edited": why} for finding, why in fixes.left],
+            "files": list(fixes.files),
+            "written": fixes.written,
+            "diff": fixes.diff,
+            "before": RehearsalReport(fixes.before).facts(),
+            "after": RehearsalReport(fixes.after).facts(),
         }
 
 

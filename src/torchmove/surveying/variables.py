@@ -71,15 +71,17 @@ def find_variables(
     `besides`: the ids of objects not to look into.
     """
     caller = callers_frame()
-    seen = {id(None if caller is None else caller.f_globals)}  # found as variables already
+    globals_seen = None if caller is None else caller.f_globals  # found as variables already
+    seen: dict[int, Any] = {id(globals_seen): globals_seen}  # holding an object keeps its id valid
     readers, kinds = _Readers(), _Kinds(wanted)
-    budget = _MOST_OBJECTS
-    for scopes in _scopes(caller):
+    left = _MOST_OBJECTS
+    for scopes, share in _scopes(caller):
+        budget = left // share
         todo: deque[tuple[Any, Path, str]] = deque()
         for variables, where in scopes:
             for name in sorted(variables, key=_is_private):
                 value = variables[name]
-                if type(value) not in ATOMS:
+                if _may_be_searched(value):
                     path = root_path(name)
                     todo.append((value, path, where))
                     if kinds[type(value)] and is_wanted(value):
@@ -88,18 +90,17 @@ def find_variables(
             holder, path, where = todo.popleft()
             if id(holder) in seen or id(holder) in besides:
                 continue
-            seen.add(id(holder))
+            seen[id(holder)] = holder
             members = _some_members(holder, readers)
+            left -= 1 + len(members)
             budget -= 1 + len(members)
             if budget < 0:
-                return
+                break
             for how, what, value in members:
-                kind = type(value)
-                if kind not in ATOMS:
-                    step = make_path((path, how, what))
-                    todo.append((value, step, where))
-                    if kinds[kind] and is_wanted(value):
-                        yield Variable(value, step, where, holder)
+                step = make_path((path, how, what))
+                todo.append((value, step, where))
+                if kinds[type(value)] and is_wanted(value):
+                    yield Variable(value, step, where, holder)
 
 
 class _Kinds(dict[type, bool]):
@@ -114,25 +115,34 @@ class _Kinds(dict[type, bool]):
         return is_so
 
 
-def _is_private(name: str) -> bool:
-    return name.startswith("_")
+def _may_be_searched(value: Any) -> bool:
+    try:
+        return type(value) not in ATOMS
+    except Exception:  # a class whose metaclass allows no hash
+        return False
+
+
+def _is_private(name: Any) -> bool:
+    return str(name).startswith("_")
 
 
 # ---------------------------------------------------------------- where a search starts
 
 
-def _scopes(first: types.FrameType | None) -> Iterator[list[_Scope]]:
-    """The scopes of the caller and of the program's own code, and then those of libraries that called it."""
+def _scopes(first: types.FrameType | None) -> Iterator[tuple[list[_Scope], int]]:
+    """The scopes of the caller, those of the program's other code, and those of libraries that called it; for each, the
+    part of what is left of the search that may be spent on it: one in so many."""
     stack = [each for each in islice(stack_of(first), _MOST_FRAMES) if not is_own(each)]
+    yield [scope for each in stack[:1] for scope in _scopes_of(each, is_first=True)], 2
     stack += [each for top in frames_of_other_threads() for each in islice(stack_of(top), _MOST_FRAMES)]
-    near = [each for each in stack if each is first or _is_programs(each.f_code.co_filename)]
-    scopes = [scope for each in near for scope in _scopes_of(each, is_first=each is first)]
+    near = [each for each in stack[1:] if _is_programs(each.f_code.co_filename)]
+    scopes = [scope for each in near for scope in _scopes_of(each, is_first=False)]
     if "_" in vars(builtins):
         scopes.append(_Scope({"_": vars(builtins)["_"]}, SHELL))
     scopes.append(_Scope({name: each for name, each in _programs_modules() if not _is_of(first, each)}))
-    yield scopes
+    yield scopes, 2
     known = {*map(id, near)}
-    yield [_Scope(variables_of(each), _place(each)) for each in stack if id(each) not in known]
+    yield [_Scope(variables_of(each), _place(each)) for each in stack[1:] if id(each) not in known], 1
 
 
 def _scopes_of(frame: types.FrameType, *, is_first: bool) -> Iterator[_Scope]:
@@ -150,7 +160,8 @@ def _place(frame: types.FrameType) -> str:
 
 def _without_dunders(names: Mapping[str, Any]) -> dict[str, Any]:
     """The variables without `__name__` and the like, but with the `_` and `__` of notebooks."""
-    return {name: value for name, value in names.items() if not name.startswith("__") or not name.strip("_")}
+    own = {name: value for name, value in names.items() if type(name) is str}
+    return {name: value for name, value in own.items() if not name.startswith("__") or not name.strip("_")}
 
 
 def _is_of(frame: types.FrameType | None, module: Any) -> bool:
@@ -207,7 +218,8 @@ class _Readers(dict[type, _Reader]):
 
 def _some_members(holder: Any, readers: _Readers) -> list[_Step]:
     try:
-        return list(islice(readers[type(holder)](holder), _MOST_MEMBERS))
+        members = islice(readers[type(holder)](holder), _MOST_MEMBERS)
+        return [step for step in members if type(step[2]) not in ATOMS]
     except Exception:  # an object that is not what its class says, or that another thread changes
         return []
 

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from torchmove.devices import is_same_device
 from torchmove.errors import VerificationError
+from torchmove.planning.placement import Keep
 from torchmove.planning.plan import Note, Plan
 from torchmove.results import Result
 from torchmove.surveying.inventory import Inventory, StateTensor
@@ -81,6 +82,7 @@ class Case(NamedTuple):
     now: Inventory
     plan: Plan
     same: bool  # the tensors and their order are the same, so columns can be compared directly
+    keep: Keep = Keep()
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """For each tensor of the plan that still exists: its index in the plan, and its index now."""
@@ -115,9 +117,9 @@ def verify_move(now: Inventory, plan: Plan) -> Verdict:
     return _verdict_of(Case(now, plan, same), checks)
 
 
-def verify_place(now: Inventory, would: Plan) -> Verdict:
+def verify_place(now: Inventory, would: Plan, keep: Keep) -> Verdict:
     """Verify placement. `would` is the plan of moving the state there: each move it contains is a finding."""
-    return _verdict_of(Case(now, would, same=True), _PLACE_CHECKS)
+    return _verdict_of(Case(now, would, same=True, keep=keep), _PLACE_CHECKS)
 
 
 def _verdict_of(case: Case, checks: Mapping[str, Check]) -> Verdict:
@@ -324,7 +326,9 @@ def _replaced_parameters(case: Case) -> Iterator[Finding]:
 def _remembered_devices(case: Case) -> Iterator[Finding]:
     on = case.plan.target
     for value in case.now.device_values:
-        if isinstance(value.holder, nn.Module) and not is_same_device(value.device, on):
+        if not isinstance(value.holder, nn.Module) or case.keep.has(value.holder, (value.path,)):
+            continue
+        if not is_same_device(value.device, on):
             why = f"holds {value.value!s}, but the module is on {on}"
             yield Finding("V403", str(value.path), why, "use next(self.parameters()).device instead of a stored device")
 

@@ -29,6 +29,10 @@ HELPERS: dict[type | str, dict[str, Place | HelperRule]] = {
     "lightning.pytorch.trainer.connectors.data_connector:_DataLoaderSource": {"instance": "data"},
     "pytorch_lightning.trainer.connectors.data_connector:_DataLoaderSource": {"instance": "data"},
 }
+# The best values so far begin as infinity on the CPU, and are compared with values of the device.
+for _package in ("lightning.pytorch", "pytorch_lightning"):
+    HELPERS[f"{_package}.callbacks.early_stopping:EarlyStopping"] = {"best_score": "cpu"}
+    HELPERS[f"{_package}.callbacks.model_checkpoint:ModelCheckpoint"] = {"kth_value": "cpu"}
 
 
 def _once_set(attribute: str) -> HelperRule:
