@@ -500,7 +500,7 @@ def test_the_name_of_an_object_is_the_callers():
 @pytest.mark.parametrize(
     ("given", "options", "error", "said"),
     [
-        (nn.Linear(1, 1).weight, {}, TypeError, "tm.rehearse takes a step, which is a function"),
+        (nn.Linear(1, 1).weight, {}, TypeError, "the step must be a function, not Parameter"),
         (step, {"to": "cpu"}, ValueError, "a rehearsal simulates an accelerator"),
         (step, {"to": "nowhere"}, ValueError, "nowhere"),
         (step, {"moved_by": "magic"}, ValueError, "'torchmove' or 'to'"),
