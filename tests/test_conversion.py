@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 
 import pytest
@@ -282,6 +283,42 @@ def test_patterns_that_cannot_be_meant_are_refused(to, code, twin):
     with pytest.raises(tm.MoveRefused, match=code):
         tm.move(net, optimizer, to=to)
     assert trace(dict(net.state_dict(keep_vars=True))) == before
+
+
+@pytest.mark.twin
+def test_tied_weights_are_refused_where_one_of_them_is_everything_else(twin):
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    net[1].weight = net[0].weight
+    with pytest.raises(tm.MoveRefused, match=r"R041 net\[0\]\.weight: is also net\[1\]\.weight"):
+        tm.move(net, to={"net.1": "twin:0", "*": "twin:1"})
+    also = [net[0].weight, *net[1].parameters()]  # a list that has them too is not in the way
+    net[1].weight = nn.Parameter(torch.ones(4, 4))
+    net[0].weight = nn.Parameter(torch.ones(4, 4))
+    also[0] = net[0].weight
+    tm.move(also, net, to={"net.1": "twin:0", "net.0": "twin:1", "*": "cpu"})
+    assert {str(each.device) for each in net[1].parameters()} == {"twin:0"}
+
+
+@pytest.mark.twin
+def test_patterns_of_gradients_and_optimizer_state_decide_nothing(twin):
+    net, optimizer = in_mid_training()
+    for pattern in ("*.grad", "*exp_avg*"):
+        with pytest.raises(tm.MoveRefused, match="R011"):
+            tm.move(net, optimizer, to={pattern: "twin:0", "*": "cpu"})
+
+
+def test_the_bytes_of_a_plan_are_those_that_arrive():
+    net, optimizer = in_mid_training()
+    plan = tm.plan(net, optimizer, dtype=torch.bfloat16)
+    assert sum(move["nbytes"] for move in json.loads(plan.to_json())["moves"]) == plan.nbytes
+
+
+def test_an_optimizer_that_is_not_given_beside_a_cast_is_noted():
+    net, optimizer = in_mid_training()
+    (note,) = tm.plan(net, dtype=torch.bfloat16).notes
+    assert note.path == "optimizer"
+    assert "of it left as float32 on cpu. Fix: tm.move(net, optimizer, ..., cast_optimizer=True)" in note.why
+    del optimizer
 
 
 def test_a_dict_that_is_no_dict_of_patterns_is_a_type_error():

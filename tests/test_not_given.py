@@ -562,14 +562,15 @@ def test_a_move_to_several_devices_has_the_same_note():
     model = network()
     optimizer = stepped(model.parameters())
     (note,) = tm.plan(model, to={"model.0": "twin:0", "*": "twin:1"}).notes
-    assert note.why.endswith("8 tensors of it left on cpu. Fix: tm.move(model, optimizer, to=...)")
+    assert note.why.endswith("8 tensors of it left on cpu. Fix: tm.move(model, optimizer, ...)")
     assert optimizer
 
 
-def test_a_cast_in_place_leaves_nothing_behind():
+def test_a_cast_in_place_leaves_the_dtype_of_the_optimizers_state_behind():
     model = network()
     optimizer = stepped(model.parameters())
-    assert noted(tm.plan(model, dtype=torch.float64)) == []
+    assert noted(tm.plan(model, dtype=torch.float64)) == ["optimizer"]
+    assert noted(tm.plan(model, memory_format=torch.channels_last)) == []
     assert optimizer
 
 

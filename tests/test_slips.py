@@ -28,6 +28,9 @@ def step(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 # The call, and the calls that are meant.
 SLIPS = {
+    "tm.move(m, torch.bfloat16)": "tm.move(m, dtype=torch.bfloat16)",
+    'tm.move(m, torch.bfloat16, to="cpu")': "tm.move(m, dtype=torch.bfloat16, to='cpu')",
+    'tm.plan(m, torch.channels_last, to="cpu")': "tm.plan(m, memory_format=torch.channels_last, to='cpu')",
     'tm.move(m, "cuda")': "tm.move(m, to='cuda')",
     'tm.move(m, o, "cuda:1")': "tm.move(m, o, to='cuda:1')",
     'tm.move(m, torch.device("cuda"))': "tm.move(m, to='cuda')",

@@ -29,6 +29,12 @@ _WHY_NOT = {
 }
 
 
+_OPTION_OF = {torch.dtype: "dtype", torch.memory_format: "memory_format"}
+
+
+_WRONG = {*_OPTION_OF, str, torch.device, types.GeneratorType}
+
+
 class _Call(NamedTuple):
     """A call of a public function: its name, its objects and options, and its argument for a device (None: none)."""
 
@@ -66,11 +72,19 @@ def answers_wrong_calls(device: str | None = None, *others: str) -> Callable[[Ca
 
 def _is_wrong(each: Any) -> bool:
     kind = type(each)
-    return kind is str or kind is torch.device or kind is types.GeneratorType or issubclass(kind, type)
+    return kind in _WRONG or issubclass(kind, type)
 
 
 def _answer(call: _Call, known: Container[str]) -> None:
     """Raise a TypeError, unless the function itself has a better answer."""
+    stray = next((each for each in call.objects if type(each) in _OPTION_OF), None)
+    if stray is not None:
+        option = _OPTION_OF[type(stray)]
+        takes = f"takes it as {option}=" if option in known else "takes none"
+        rest = [each for each in call.objects if type(each) not in _OPTION_OF]
+        given = [f"{name}={value!r}" for name, value in call.options.items() if name in known]
+        fix = _call_of(call.name, rest, *([f"{option}={stray}"] if option in known else []), *given)
+        raise TypeError(f"{stray} is no object to move: {call.name} {takes}. Fix: {fix}")
     problem = next(_problems(call, known), None)
     if problem is None:
         return

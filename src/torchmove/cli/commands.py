@@ -160,7 +160,7 @@ def plan(
 
 
 _OF_SCRIPTS = ("steps", "seconds", "whole_loaders", "arguments")
-_OF_FUNCTIONS = ("moved_by", "state", "strict_devices", "fix", "diff", "within")
+_OF_FUNCTIONS = ("moved_by", "state", "strict_devices", "confirm_errors", "fix", "diff", "within")
 
 
 @click.command(
@@ -245,7 +245,7 @@ def rehearse(
         raise click.UsageError("--within applies to --fix and --diff. Fix: --fix --within DIR")
     if isinstance(target, ScriptFile):
         how = ScriptRequest(arguments, steps, seconds, whole_loaders)
-        found = rehearsed_script(target, how, to=to, data=data, confirm_errors=confirm_errors, max_memory=max_memory)
+        found = rehearsed_script(target, how, to=to, data=data, max_memory=max_memory)
         answer.tell(found, target.files(), format_)
     else:
         request = Request(to, moved_by, data, state, strict_devices, confirm_errors, max_memory)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torchmove.formatting import listed
-from torchmove.planning.plan import Plan
+from torchmove.planning.plan import Note, Plan
 from torchmove.progress import Stage
 from torchmove.results import Result
 from torchmove.surveying.paths import Path
@@ -56,6 +56,11 @@ class Receipt(Result):
     verdict: Verdict | None = None
     stages: tuple[Stage, ...] = ()  # of the move; the plan has the earlier ones
     _leftover: Leftover | None = None
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What to know about the move: the notes of its plan."""
+        return self.plan.notes
 
     def find_holders(self) -> tuple[Held, ...]:
         """Search the whole process for what keeps old storages alive, however long that takes.

@@ -24,30 +24,34 @@ from torchmove.formatting import counted, listed
 from torchmove.internals.guards import plain_torch
 from torchmove.internals.storages import shape_of
 from torchmove.internals.stored import attributes, children_of, registered_in, stored_dict
+from torchmove.planning.placement import KEPT
 from torchmove.planning.plan import Note, Plan
 from torchmove.surveying.inventory import Inventory
 from torchmove.surveying.variables import Variable, find_variables
 
 
 class Place(NamedTuple):
-    """The device of a tensor before a move (None: unknown), and after it."""
+    """The device of a tensor before a move (None: unknown), and after it; and the dtype that a cast gives it."""
 
     before: torch.device | None
     after: torch.device
+    cast_to: torch.dtype | None = None
 
     def leaves(self, tensor: Tensor) -> bool:
         """Whether a tensor that belongs to this one is where this one was, and should be where this one is."""
         if tensor.device.type == "cpu" and tensor.numel() == 1:
             return False  # optimizers keep scalars on the CPU
+        if self.cast_to is not None and tensor.is_floating_point() and tensor.dtype != self.cast_to and tensor.dim():
+            return True
         return tensor.device != self.after and self.before in (None, tensor.device)
 
 
 class Case(NamedTuple):
-    """A state, the places of its tensors by their ids, and the target of a move, as it is written in a call."""
+    """A state, the places of its tensors by their ids, and the other arguments of the call, as they are written."""
 
     inventory: Inventory
     places: Mapping[int, Place]
-    to: str
+    arguments: str
 
 
 def with_notes(plan: Plan) -> Plan:
@@ -58,16 +62,20 @@ def with_notes(plan: Plan) -> Plan:
 
 def _notes_before(plan: Plan) -> tuple[Note, ...]:
     tensors, devices = plan.inventory.tensors.objects, plan.inventory.tensors.metadata.devices
-    places = {id(tensors[index]): Place(devices[index], plan.placement[index]) for index in plan.moves.indices()}
-    targets = {target for _, target in plan.moves.ways}
-    return _notes(Case(plan.inventory, places, repr(str(plan.target)) if targets == {plan.target} else "..."))
+    kept, casts = KEPT in plan.reasons.values(), plan.moves.converted
+    places = {}
+    for index in plan.moves.indices():
+        cast_to = casts[index].dtype if index in casts and casts[index].dtype != tensors[index].dtype else None
+        places[id(tensors[index])] = Place(devices[index], plan.placement[index], cast_to)
+    is_plain = len(plan.devices) < 2 and not kept and not plan.converts
+    return _notes(Case(plan.inventory, places, f"to={str(plan.target)!r}" if is_plain else _as_before(plan)))
 
 
 def notes_now(inventory: Inventory, target: torch.device) -> tuple[Note, ...]:
     """The notes about a state where it is."""
     devices = inventory.tensors.metadata.devices
     places = {tensor: Place(None, devices[index]) for tensor, index in inventory.number.items()}
-    return _notes(Case(inventory, places, repr(str(target))))
+    return _notes(Case(inventory, places, f"to={str(target)!r}"))
 
 
 @plain_torch
@@ -86,6 +94,11 @@ def _of_composites(case: Case) -> Iterator[tuple[int, Place]]:
                 yield id(composite.tensor), case.places[id(part)]
 
 
+def _as_before(plan: Plan) -> str:
+    """The other arguments of a call that has more than a target, such as keep=: they stay."""
+    return "..." if plan.dtype is None else "..., cast_optimizer=True"
+
+
 class Belonging(NamedTuple):
     """An object that belongs to the state and was not given, and its tensors that are left behind."""
 
@@ -96,11 +109,16 @@ class Belonging(NamedTuple):
 
 def _noted(case: Case, left: Sequence[Belonging]) -> Iterator[Note]:
     names = dict.fromkeys(_given_as(each.variable) for each in left)
-    call = f"tm.move({', '.join([*case.inventory.roots, *names])}, to={case.to})"
+    call = f"tm.move({', '.join([*case.inventory.roots, *names])}, {case.arguments})"
+    is_cast = any(place.cast_to is not None for place in case.places.values())
+
+    def as_dtype(tensor: Tensor) -> str:
+        return f" as {str(tensor.dtype).removeprefix('torch.')}" if is_cast else ""
+
     for variable, does, tensors in left:
         count = counted(len(tensors), "tensor")
-        devices = listed(sorted({str(tensor.device) for tensor in tensors}))
-        why = f"this {type(variable.value).__name__} {does} and was not given: {count} of it left on {devices}"
+        left_on = listed(sorted({f"{as_dtype(tensor)} on {tensor.device}" for tensor in tensors}))
+        why = f"this {type(variable.value).__name__} {does} and was not given: {count} of it left{left_on}"
         yield Note("N070", str(variable), f"{why}. Fix: {call}")
 
 

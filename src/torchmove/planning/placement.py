@@ -355,10 +355,12 @@ class TensorPlaces:
         parameter = None if entry.owner is None else self.number.get(entry.owner.parameter or 0)
         if parameter is not None and parameter != index:
             return self.target_of(parameter, self.tensors[parameter])
-        found = next(filter(None, map(self.targets.of, self.paths(entry))), None)
-        if found is None:
+        # A pattern that means one of its paths counts for the tensor, before `*`, which means everything else.
+        patterns = [each for each in map(self.targets.pattern_of, self.paths(entry)) if each is not None]
+        if not patterns:
             self.unmatched.append(index)
-        return entry.device if found is None else found
+            return entry.device
+        return self.targets.devices[next((each for each in patterns if each != "*"), "*")]
 
     def decide(self, index: int, entry: StateTensor, likeness: Hashable = None) -> torch.device:
         owner, target = entry.owner, self.target_of(index, entry)

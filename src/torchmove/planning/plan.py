@@ -90,6 +90,14 @@ class Moves(Rows[Move]):
                     nbytes[index] = special[first].nbytes
         return nbytes
 
+    def arriving_bytes(self, index: int) -> int:
+        """The bytes of the tensors of a storage as they arrive: those of the storage, unless it is converted."""
+        first = self.firsts[index]
+        nbytes, conversion = self.nbytes[index], self.conversions.get(first)
+        if conversion is None:
+            return nbytes
+        return nbytes // self.storages.metadata.dtypes[first].itemsize * conversion.dtype.itemsize
+
     @cached_property
     def converted(self) -> Mapping[int, Conversion]:
         """The conversion of each tensor that is converted, by the index of the tensor."""

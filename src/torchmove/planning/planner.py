@@ -12,6 +12,7 @@ from operator import ne
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -242,9 +243,11 @@ def targets_refusals(inventory: Inventory, targets: Targets, unmatched: Sequence
         example = ", ".join(f"{name!r}: {str(device)!r}" for name, device in targets.devices.items())
         yield Refusal("R015", path, "no pattern of to= matches it", f"to={{{example}, '*': 'cpu'}}")
     yield from _apart_refusals(inventory, targets)
-    here = [entry.path for entry in inventory.tensors]
-    here += [path for paths in inventory.other_paths.values() for path in paths]
-    here += [path for _, path in inventory.holders.values()]
+    # Gradients and optimizer state go with their parameter: no pattern decides about them.
+    deciding = [entry for entry in inventory.tensors if entry.owner is None or entry.owner.parameter is None]
+    here = [entry.path for entry in deciding]
+    here += [path for entry in deciding for path in inventory.other_paths.get(id(entry.tensor), ())]
+    here += [path for holder, path in inventory.holders.values() if isinstance(holder, nn.Module)]
     decided = {*map(targets.pattern_of, here)}
     for pattern in targets.devices:
         if pattern not in decided and pattern != "*":
@@ -254,22 +257,20 @@ def targets_refusals(inventory: Inventory, targets: Targets, unmatched: Sequence
 
 def _apart_refusals(inventory: Inventory, targets: Targets) -> Iterator[Refusal]:
     """Refuse to send one tensor to two devices: tied weights, by the paths of each."""
-    for me, paths in inventory.other_paths.items():
+    holders = {id(path): holder for holder, path in inventory.holders.values()}
+    for me, paths in inventory.other_paths.items() if len({*targets.devices.values()}) > 1 else ():
         if me not in inventory.number:
             continue
-        first = inventory.tensors[inventory.number[me]].path
-        device = _named_target(targets, first)
-        for path in paths if device is not None and "param_groups" not in first.names() else ():
-            other = None if "param_groups" in path.names() else _named_target(targets, path)
-            if other not in (None, device):
-                why = f"is also {path}: one goes to {device}, the other to {other}"
-                yield Refusal("R041", str(first), why, "give both the same device in to=, or untie them first")
-
-
-def _named_target(targets: Targets, path: Path) -> torch.device | None:
-    """The device of a pattern that means this path; `*` means everything else."""
-    pattern = targets.pattern_of(path)
-    return None if pattern in (None, "*") else targets.devices[str(pattern)]
+        meant: list[tuple[torch.device, Path]] = []
+        for path in (inventory.tensors[inventory.number[me]].path, *paths):
+            pattern = None if "param_groups" in path.names() else targets.pattern_of(path)
+            # `*` means everything else: for a list that also has the tensor it says nothing, for a module it does.
+            if pattern not in (None, "*") or (pattern and issubclass(type(holders.get(id(path.before))), nn.Module)):
+                meant.append((targets.devices[str(pattern)], path))
+        apart = next((each for each in meant if each[0] != meant[0][0]), None)
+        if apart is not None:
+            why = f"is also {apart[1]}: one goes to {meant[0][0]}, the other to {apart[0]}"
+            yield Refusal("R041", str(meant[0][1]), why, "give both the same device in to=, or untie them first")
 
 
 def keep_refusals(inventory: Inventory, keep: Keep) -> Iterator[Refusal]:

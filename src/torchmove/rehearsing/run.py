@@ -364,7 +364,12 @@ class _Rehearsing:
             self.stage.close()
             if undo.failed:
                 raise RuntimeError(f"the rehearsal could not restore everything: {undo.failed}")
-        if self.options.confirm_errors and self.ending in ("error", "limit") and self.raised is not None:
+        if (
+            self.options.confirm_errors
+            and not self.options.is_script
+            and self.ending in ("error", "limit")
+            and self.raised is not None
+        ):
             self.confirm(self.raised)
         guessed = [
             f"{line}  {text}: 1.0 was used for a value that shape-only mode does not compute"
@@ -651,7 +656,9 @@ class _Rehearsing:
                 files = listed(sorted(self.stage.not_written))
                 words += f" (a rehearsal does not write what the step saves, here {files})"
             remedy = "correct this exception first; it is not a device error" + (
-                "" if self.options.confirm_errors else " (confirm_errors=True runs the step without the simulation)"
+                ""
+                if self.options.confirm_errors or self.options.is_script
+                else " (confirm_errors=True runs the step without the simulation)"
             )
             if _asks_for_device(_innermost(error)):
                 remedy = f"correct this check of a device for {self.home}"

@@ -26,7 +26,7 @@ class PlanReport(Report[Plan]):
             *first_of(self.result.notes),
             *self.repointed(),
         )
-        moved = (self._row(move) for move in self.result.moves)
+        moved = (self._row(index, move) for index, move in enumerate(self.result.moves))
         return Sheet(
             title,
             lines,
@@ -91,9 +91,14 @@ class PlanReport(Report[Plan]):
         state = with_places(drawn(self.result.inventory), self.result.placement, ("before", "after"), opened=1)
         return with_moves(state, self.result.moves.indices(), self.result.reasons)
 
-    def _row(self, move: Move) -> tuple[object, ...]:
+    def _nbytes(self, index: int, move: Move) -> int:
+        """The bytes of a storage as they arrive."""
+        is_converted = self.result.moves.firsts[index] in self.result.moves.conversions
+        return self.result.moves.arriving_bytes(index) if is_converted else move.storage.nbytes
+
+    def _row(self, index: int, move: Move) -> tuple[object, ...]:
         first = self.result.inventory.tensors[move.storage.indices[0]]
-        return first.path, move.storage.device, move.target, move.storage.nbytes, len(move.storage.indices)
+        return first.path, move.storage.device, move.target, self._nbytes(index, move), len(move.storage.indices)
 
     def facts(self) -> dict[str, Any]:
         entries = self.result.inventory.tensors
@@ -110,9 +115,9 @@ class PlanReport(Report[Plan]):
                     "paths": [str(entries[index].path) for index in move.storage.indices],
                     "from": str(move.storage.device),
                     "to": str(move.target),
-                    "nbytes": move.storage.nbytes,
+                    "nbytes": self._nbytes(index, move),
                 }
-                for move in self.result.moves
+                for index, move in enumerate(self.result.moves)
             ],
             "stays": stays_facts(self.result.stays),
             "repoints": [
