@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from laws import bits
 from torch import nn
 
 import torchmove as tm
+from torchmove.integrations import training_states
 from torchmove.integrations.training_states import TrainingStateCallback
+from torchmove.planning.plan import Note
 
 LIBRARIES = {
     "lightning": (("lightning", "pytorch_lightning"), "pip install lightning"),
@@ -165,10 +168,10 @@ def test_without_park_during_no_optimizer_is_parked(twin):
     assert {each.device.type for each in loop.tensors()} == {"twin"}
 
 
-def test_what_was_not_given_and_is_left_behind_is_logged(twin):
+def test_notes_about_what_was_not_given_are_logged(monkeypatch):
+    note = Note("N070", "optimizer", "was not given")
+    verdict = replace(tm.verify(nn.Linear(1, 1), on="cpu"), notes=(note,))
+    monkeypatch.setattr(training_states, "verify", lambda *objects, **options: verdict)
     loop = Loop("cpu")
-    tm.move(loop.model, to="twin:0")
-    loop._verify_start(loop.model, on=torch.device("twin:0"))
-    assert loop.lines[0] == "torchmove: verified: 8 tensors on twin:0"
-    assert [line[:15] for line in loop.lines[1:]] == ["torchmove: N070"]
-    assert "AdamW" in loop.lines[1]
+    loop._verify_start(loop.model, on=torch.device("cpu"))
+    assert loop.lines == ["torchmove: verified: 2 tensors on cpu", f"torchmove: {note}"]
