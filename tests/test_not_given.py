@@ -24,6 +24,13 @@ from torchmove.surveying import variables
 
 pytestmark = pytest.mark.twin
 
+
+@pytest.fixture(autouse=True)
+def _this_program_is_small(monkeypatch):
+    """All modules of tests that were imported are modules of this program, more than a search takes in."""
+    monkeypatch.setattr(variables, "_MOST_OBJECTS", 1_000_000)
+
+
 TWIN = "twin:0"
 
 

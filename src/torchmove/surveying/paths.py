@@ -314,8 +314,6 @@ def check(objects: Collection[Any]) -> None:
     if not objects:
         raise TypeError("no objects were given. Fix: pass them, as in tm.move(model, optimizer, to=...)")
     for each in objects:
-        if each is None:
-            raise TypeError("None holds no tensors: one of the objects is None. Fix: pass the objects that exist")
         if isinstance(each, str):
             raise TypeError(f"a str holds no tensors. {_meant(each)}")
         if isinstance(each, _NOT_HOLDERS):
