@@ -41,7 +41,11 @@ import torchmove as tm
 
 for module in pkgutil.walk_packages(tm.__path__, "torchmove."):
     if module.name not in ("torchmove.__main__", "torchmove.pytest_plugin"):
-        importlib.import_module(module.name)
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:  # of optional dependencies
+            if error.name != "libcst" and "which is not installed" not in str(error):
+                raise
 
 from torch import nn
 from torchmove.checkpoints import inspect, relocate
