@@ -85,7 +85,7 @@ def is_candidate(value: Any, home: torch.device) -> bool:
 
 
 def is_count(value: Any, assigned: Iterable[Assigned]) -> bool:
-    """Is it a number of devices where there is none: `n_gpu = torch.cuda.device_count()`?"""
+    """Is it a number of devices on a machine without any: `n_gpu = torch.cuda.device_count()`?"""
     return type(value) is int and not value and any(map(_counts_devices, assigned))
 
 
