@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import NoneType
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from torchmove.moving.apply import Job, apply_jobs
 from torchmove.moving.leftovers import wait_for_freeing
 from torchmove.moving.movers import NoSuchMover, choose_mover
 from torchmove.moving.receipt import Receipt
-from torchmove.planning.conversion import Request, request_of
+from torchmove.planning.conversion import UNCONVERTED, Request, request_of
 from torchmove.planning.graph_holders import with_graph_holders
 from torchmove.planning.not_given import notes_now, with_notes
 from torchmove.planning.placement import Targets, keep_of
@@ -67,7 +68,6 @@ def _diagnostics_and_devices(inventory: Inventory) -> list[tuple[object, ...]]:
 Device = torch.device | str | int
 Thoroughness = Literal["quick", "bytes", "off"]
 _Planner = Callable[..., Plan]
-_UNCONVERTED = Request()
 
 
 @answers_wrong_calls()
@@ -333,7 +333,7 @@ def _planned(
     keep: Sequence[Any],
     verify: Thoroughness,
     planner: _Planner | None = None,
-    request: Request = _UNCONVERTED,
+    request: Request = UNCONVERTED,
     assume: str | int | None = None,
 ) -> Plan:
     if verify not in ("quick", "bytes", "off"):
@@ -380,7 +380,7 @@ def plan_for(
     free_bytes: FreeBytes,
     *,
     rests: bool = False,
-    request: Request = _UNCONVERTED,
+    request: Request = UNCONVERTED,
     targets: Targets | None = None,
 ) -> Plan:
     """Survey and plan, without touching a device. `rests`: the state is stored there, not computed with."""
@@ -400,18 +400,17 @@ def plan_sharded(
     free: FreeBytes,
     *,
     rests: bool = False,
-    request: Request = _UNCONVERTED,
+    request: Request = UNCONVERTED,
     targets: Targets | None = None,
 ) -> Plan:
     """`plan_for`, after FSDP has resharded the parameters it has gathered, as it does before its shards are used."""
-    made = plan_for(objects, target, keep, free, rests=rests, request=request, targets=targets)
+    planned = partial(plan_for, objects, target, keep, free, rests=rests, request=request, targets=targets)
+    made = planned()
     found = made.inventory.diagnostics
     gathered = {id(each.subject): each.subject for each in found if each.diagnostic.code == "R028"}
     for module in gathered.values():
         module.reshard()
-    if not gathered:
-        return made
-    return plan_for(objects, target, keep, free, rests=rests, request=request, targets=targets)
+    return planned() if gathered else made
 
 
 def _target(to: Any, argument: str = "to", resolve: Callable[[Any], torch.device] = resolve_device) -> torch.device:

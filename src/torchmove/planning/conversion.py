@@ -15,11 +15,10 @@ from torch.optim import Optimizer
 from torchmove.internals.storages import Metadata
 from torchmove.planning.placement import Keep
 from torchmove.planning.plan import Conversion, Note, Refusal
-from torchmove.surveying.inventory import Inventory, StateStorage, StateTensor
+from torchmove.surveying.inventory import Composite, Inventory, StateStorage
 
 _DIMENSIONS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 _FORMATS = (torch.preserve_format, torch.contiguous_format, *_DIMENSIONS)
-NOTHING: Mapping[int, Conversion] = {}
 _NO_MODULE = "only parameters and buffers of modules are converted, and no module is given"
 
 
@@ -32,6 +31,9 @@ class Request(NamedTuple):
 
     def __bool__(self) -> bool:
         return self.dtype is not None or self.memory_format is not torch.preserve_format
+
+
+UNCONVERTED = Request()
 
 
 def request_of(dtype: torch.dtype | None, memory_format: torch.memory_format | None, cast_optimizer: bool) -> Request:
@@ -50,10 +52,10 @@ def conversions_of(
 ) -> tuple[Mapping[int, Conversion], list[Refusal]]:
     """The conversion of each storage, by its first tensor, and what cannot be converted."""
     if not request:
-        return NOTHING, []
+        return {}, []
     kinds = {type(holder) for holder, _ in inventory.holders.values()}
     if not any(issubclass(kind, (nn.Module, Optimizer)) for kind in kinds) and inventory.tensors:
-        return NOTHING, [Refusal("R049", inventory.roots[0], _NO_MODULE, "tensor = tensor.to(dtype)")]
+        return {}, [Refusal("R049", inventory.roots[0], _NO_MODULE, "tensor = tensor.to(dtype)")]
     wanted = dict(_wanted(inventory, request, keep))
     parts = _parts(inventory)
     refusals = [_part_refusal(inventory, index, parts[index]) for index in wanted if index in parts]
@@ -159,7 +161,7 @@ def _is_one_view(metadata: Metadata, storage: StateStorage) -> bool:
     )
 
 
-def _parts(inventory: Inventory) -> dict[int, StateTensor | object]:
+def _parts(inventory: Inventory) -> dict[int, Composite]:
     """The tensors inside composite tensors, by index, with the composite."""
     number = inventory.number
     return {
@@ -170,8 +172,8 @@ def _parts(inventory: Inventory) -> dict[int, StateTensor | object]:
     }
 
 
-def _part_refusal(inventory: Inventory, index: int, composite: object) -> Refusal:
-    kind = type(getattr(composite, "tensor", composite)).__name__
+def _part_refusal(inventory: Inventory, index: int, composite: Composite) -> Refusal:
+    kind = type(composite.tensor).__name__
     return _refusal(inventory, index, f"is inside a composite tensor ({kind}), which records its own dtype")
 
 

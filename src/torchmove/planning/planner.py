@@ -20,7 +20,7 @@ from torchmove.devices import is_same_device
 from torchmove.formatting import readable_bytes
 from torchmove.internals.guards import makes_fakes
 from torchmove.internals.storages import SUB_BYTE, has_storage, in_shared_memory, packed, storage_device
-from torchmove.planning.conversion import Request, conversion_notes, conversions_of
+from torchmove.planning.conversion import UNCONVERTED, Request, conversion_notes, conversions_of
 from torchmove.planning.placement import Keep, Targets, TensorPlaces
 from torchmove.planning.plan import Conversion, MemoryNeed, Moves, Note, Plan, Refusal, Repoint
 from torchmove.surveying.inventory import (
@@ -297,7 +297,6 @@ def _shares_any(inventory: Inventory, value: Any) -> bool:
     return any(id(each) in inventory.number or id(each) in inventory.holders for each in inside)
 
 
-_UNCONVERTED = Request()
 FreeBytes = Callable[[torch.device], int | None]
 
 
@@ -317,7 +316,7 @@ def make_plan(
     fresh: bool = False,
     back: Back | None = None,
     rests: bool = False,
-    request: Request = _UNCONVERTED,
+    request: Request = UNCONVERTED,
     targets: Targets | None = None,
 ) -> Plan:
     """Plan the move of an inventory to a target.

@@ -42,7 +42,7 @@ class SourceFiles:
 
 
 def _is_writable(path: Path) -> bool:
-    """Whether its permissions let somebody write it; to root every file is writable."""
+    """Whether its permissions let any user write it; to root every file is writable."""
     return os.access(path, os.W_OK) and bool(path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
 
 
