@@ -191,6 +191,32 @@ def test_a_cast_that_fails_changes_nothing(twin):
         assert twin.bytes_in_use() == used
 
 
+class Anchored(nn.Linear):
+    """Passes a plain attribute through the function itself, as detection heads do."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.stride = torch.tensor([8.0, 16.0])
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.stride = fn(self.stride)
+        return self
+
+
+def test_what_a_module_passes_through_its_own_apply_is_cast_as_by_module_to(route):
+    module, reference = Anchored(), Anchored().to(torch.bfloat16)
+    route.start(module)
+    tm.move(module, dtype=torch.bfloat16, mover=route.mover, **({} if route.is_fresh else {"to": route.away}))
+    assert module.stride.dtype == reference.stride.dtype == torch.bfloat16
+    assert bits(module.stride) == bits(reference.stride)
+    kept = Anchored()
+    stride = kept.stride
+    receipt = tm.move(kept, dtype=torch.bfloat16, keep=["stride"])
+    assert kept.stride is stride
+    assert [stay.why for stay in receipt.plan.stays] == ["kept by keep="]
+
+
 def test_tied_weights_stay_tied_and_views_stay_views():
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     net[1].weight = net[0].weight

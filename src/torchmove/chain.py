@@ -23,7 +23,7 @@ from torchmove.moving.receipt import Receipt
 from torchmove.planning.conversion import UNCONVERTED, Request, request_of
 from torchmove.planning.graph_holders import with_graph_holders
 from torchmove.planning.not_given import notes_now, with_notes
-from torchmove.planning.placement import Targets, keep_of
+from torchmove.planning.placement import KEPT, Targets, keep_of
 from torchmove.planning.plan import Plan, Refusal
 from torchmove.planning.planner import FAKES, Back, FreeBytes, make_plan
 from torchmove.progress import ProgressBar, Stages
@@ -368,7 +368,9 @@ def _planned_on_the_spot(objects: dict[str, Any], keep: Sequence[Any], request: 
     here = Back(devices, ())
     target = devices[0] if devices else torch.device("cpu")
     kept = keep_of(objects, keep)
-    return make_plan(inventory, target, keep=kept, free_bytes=free_memory, back=here, request=request)
+    made = make_plan(inventory, target, keep=kept, free_bytes=free_memory, back=here, request=request)
+    entries = enumerate(inventory.tensors) if keep else ()
+    return replace(made, reasons={index: KEPT for index, each in entries if kept.has(each.tensor, [each.path])})
 
 
 @plain_torch

@@ -201,9 +201,11 @@ def _restore_kept(plan: Plan, before: Sequence[Recorded]) -> None:
 
 
 def _on_device(known: Mapping[int, int], device: torch.device, dtype: torch.dtype | None, tensor: Tensor) -> Tensor:
-    if id(tensor) in known:
+    cast_to = dtype if dtype is not None and (tensor.is_floating_point() or tensor.is_complex()) else tensor.dtype
+    if id(tensor) in known and tensor.dtype == cast_to:
         return tensor
-    return tensor.to(device, dtype if tensor.is_floating_point() or tensor.is_complex() else None)
+    # A plain attribute that the module itself passes is cast as by `Module.to`; it is on its device already.
+    return tensor.to(cast_to) if id(tensor) in known else tensor.to(device, cast_to)
 
 
 class _Overriding(NamedTuple):
